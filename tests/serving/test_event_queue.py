@@ -9,8 +9,8 @@ import weakref
 
 from legato.decoding import Hypothesis
 from legato.decoding.logprobs import TokenLogprob
-from legato.serving.event_queue import EventQueue, joined
 from legato.serving.scheduler import Done, Piece
+from legato.serving.texts.event_queue import EventQueue, joined
 
 
 def token(number: int) -> TokenLogprob:

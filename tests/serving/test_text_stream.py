@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from legato.data.text.tokenizers import StreamDecoder, Tokenizer
 from legato.decoding import cut_at_stop
 from legato.decoding.logprobs import TokenLogprob
-from legato.serving.text_stream import TextStream
+from legato.serving.texts.text_stream import TextStream
 
 
 @pytest.fixture(scope="module")

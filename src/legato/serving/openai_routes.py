@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from legato.decoding import SearchOptions
-from legato.decoding.constraints import check_constraint
 from legato.decoding.emitter import Generated
 from legato.errors import ConfigError, LegatoError
 from legato.serving.app import json_response
-from legato.serving.event_queue import EventQueue
 from legato.serving.indexes import CitedChatForm, ServedIndexes, ground, no_answer
 from legato.serving.models import Served, ServedModels
 from legato.serving.openai_forms import Answer, ChatForm, CompletionForm, Form, Spelling, sse
@@ -31,15 +26,15 @@ from legato.serving.openai_types import (
 )
 from legato.serving.page.route import about_model
 from legato.serving.picture_messages import answer_about_picture, pictures_in
-from legato.serving.scheduler import Done, Failed, Piece, QueueFull, TextRequest
-from legato.serving.text_stream import TextStream
+from legato.serving.scheduler import Done, Failed, Piece
+from legato.serving.texts.event_queue import EventQueue
+from legato.serving.texts.text_stream import TextStream
 from legato.serving.tool_calls import Tool, read_calls
 from legato.serving.transport.bodies import BoundedRoute
 from legato.serving.transport.departures import departure, settled
 
 MOST_PROMPTS: Final = 128
 MOST_EMBEDDED: Final = 2048
-MOST_SCHEMAS: Final = 64  # that wait to be read
 
 
 def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
@@ -52,6 +47,19 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
     @router.get("/models/{name:path}")
     async def model_card(name: str) -> Response:
         return json_response(_card(models[name]))
+
+    add_text_routes(router, models, indexes)
+
+    @router.post("/embeddings")
+    async def embed(body: EmbeddingsRequest, request: Request) -> Response:
+        body.refuse_unsupported()
+        return json_response(await _embed(models[body.model], body, request))
+
+    return router
+
+
+def add_text_routes(router: APIRouter, models: ServedModels, indexes: ServedIndexes) -> None:
+    """The routes that write texts, which a front process has, too."""
 
     @router.post("/chat/completions")
     async def chat(body: ChatCompletionRequest, request: Request) -> Response:
@@ -92,13 +100,6 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
         form = CompletionForm(body.model, echoed, body.n or 1, Spelling(served.model.tokenizer))
         return await _generate(served, body, ids, body.max_tokens, request, form)
 
-    @router.post("/embeddings")
-    async def embed(body: EmbeddingsRequest, request: Request) -> Response:
-        body.refuse_unsupported()
-        return json_response(await _embed(models[body.model], body, request))
-
-    return router
-
 
 def _card(served: Served) -> dict[str, Any]:
     card = {"id": served.name, "object": "model", "created": served.created, "owned_by": "legato"}
@@ -111,30 +112,6 @@ def _text_of(served: Served, prompt: str | list[int]) -> str:
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _SchemaReader:
-    """Where schemas are read, which takes a while: nobody waits for it but those whose requests have one."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "legato-schemas")
-        self._waiting = 0
-
-    async def read(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
-        if self._waiting >= MOST_SCHEMAS:
-            raise QueueFull(self._waiting, self._waiting)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._submit, options, submit)
-        finally:
-            self._waiting -= 1
-
-    def _submit(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
-        check_constraint(options)
-        return submit()
-
-
-_SCHEMAS: Final = _SchemaReader()
 
 
 async def _generate(
@@ -150,26 +127,19 @@ async def _generate(
     """Let each prompt be continued, and answer at the end or as it is written."""
     for ids in prompts:
         served.prompt_limits.check_tokens(len(ids), "the prompt", field)
-    scheduler, count = served.scheduler(), body.n or 1
+    served.model.check_generates()
     most = served.most_tokens if most is None else most
     if most > served.most_tokens:
         raise ConfigError(f"{most:,} tokens were asked for; this server writes {served.most_tokens:,} at most")
     options, events = body.search(most), EventQueue()
-    requests: list[TextRequest] = []
+    how: dict[str, Any] = {"count": body.n or 1, "top_logprobs": body.top, "streamed": bool(body.stream)}
+    requests: list[Any] = []
     try:
         for number, ids in enumerate(prompts):
-            listener, top = events.listener(number), body.top
-            how: dict[str, Any] = {
-                "count": count,
-                "top_logprobs": top,
-                "streamed": bool(body.stream),
-                "group": events,
-            }
-            submit = partial(scheduler.submit, ids, options, listener, model=served.model, **how)
-            requests.append(submit() if options.json_schema is None else await _SCHEMAS.read(options, submit))
+            requests.append(await served.submit(ids, options, events.listener(number), group=events, **how))
     except BaseException:
         for each in requests:
-            scheduler.cancel(each)
+            served.cancel(each)
         raise
     read = sum(map(len, prompts))
     if body.stream:
@@ -186,7 +156,7 @@ async def _generate(
                     done[number] = event
     finally:
         for each in requests:
-            scheduler.cancel(each)  # of what is done nothing is left
+            served.cancel(each)  # of what is done nothing is left
 
     def answers() -> list[Answer]:
         finished = served.model.finished
@@ -233,7 +203,7 @@ async def _next_events(events: EventQueue, request: Request) -> list[Any]:
 
 async def _stream(
     served: Served,
-    requests: list[TextRequest],
+    requests: Sequence[Any],
     events: EventQueue,
     form: Form,
     read: int | None,
@@ -287,7 +257,7 @@ async def _stream(
         yield "data: [DONE]\n\n"
     finally:
         for each in requests:
-            served.scheduler().cancel(each)
+            served.cancel(each)
 
 
 def _text_of_stream(stream: TextStream, tokens: Sequence[int]) -> str | None:

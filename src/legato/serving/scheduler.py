@@ -2,8 +2,8 @@
 
 A thread of its own owns the engine. Requests come in by `submit`, which refuses them where too many wait; a listener
 hears their events: the tokens that a step wrote, the end, or what went wrong. What is made of tokens (text, stops,
-calls of tools) is made where it is sent (`text_stream.py`), so that the engine waits for none of it. A client that
-goes away cancels its request, and the place is free at the next step.
+calls of tools) is made where it is sent (`texts/text_stream.py`), so that the engine waits for none of it. A client
+that goes away cancels its request, and the place is free at the next step.
 """
 
 from __future__ import annotations

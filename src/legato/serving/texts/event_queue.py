@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from legato.serving.scheduler import Event, Piece
@@ -18,17 +18,23 @@ from legato.serving.scheduler import Event, Piece
 MAX_REST_S: Final = 0.02
 
 
+class Receiver(Protocol):
+    """What takes events in the loop's thread."""
+
+    def put(self, number: int, event: Event) -> None: ...
+
+
 class Mailbox:
     """Events for a loop's queues, from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._events = ref(loop), deque[tuple[EventQueue, int, Event]]()
+        self._loop, self._events = ref(loop), deque[tuple[Receiver, int, Event]]()
         self._woken = False
         self._rested = 0.0  # when, by the loop's clock, the next batch may be delivered
 
-    def post(self, queue: EventQueue, number: int, event: Event) -> None:
+    def post(self, receiver: Receiver, number: int, event: Event) -> None:
         """A post that comes late wakes the loop once too often, and none is forgotten."""
-        self._events.append((queue, number, event))
+        self._events.append((receiver, number, event))
         loop = self._loop()
         if not self._woken and loop is not None:
             self._woken = True
@@ -46,8 +52,8 @@ class Mailbox:
         loop = asyncio.get_running_loop()
         begun, self._woken = loop.time(), False
         while self._events:
-            queue, number, event = self._events.popleft()
-            queue.put(number, event)
+            receiver, number, event = self._events.popleft()
+            receiver.put(number, event)
         loop.call_soon(self._rest, begun)  # behind the tasks that were woken, which send
 
     def _rest(self, begun: float) -> None:
@@ -58,14 +64,19 @@ class Mailbox:
 _MAILBOXES: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictionary()
 
 
+def running_mailbox() -> Mailbox:
+    """The one of the running loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _MAILBOXES:
+        _MAILBOXES[loop] = Mailbox(loop)
+    return _MAILBOXES[loop]
+
+
 class EventQueue:
     """The events of several requests, in the order in which they come."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop not in _MAILBOXES:
-            _MAILBOXES[loop] = Mailbox(loop)
-        self._mailbox = _MAILBOXES[loop]
+        self._mailbox = running_mailbox()
         self._events: list[tuple[int, Event]] = []
         self._waiter: asyncio.Future[None] | None = None
 
