@@ -354,8 +354,7 @@ class Scheduler:
             if request.streamed and request.problem is None:
                 logprobs = None if request.observer is None else request.logprobs[choice][-len(tokens) :]
                 request.tell(Piece(choice, tokens, logprobs))
-                if request.problem is not None:  # its listener's
-                    self._broken.append(request)
+        self._broken += [request for request, _ in self._written if request.problem is not None]
         self._written.clear()
 
     def _collect(self) -> None:

@@ -27,8 +27,11 @@ class Channel:
 
     def send(self, message: Any) -> None:
         """In the loop's thread; never waits. What goes to an end that has closed is lost."""
+        self.send_raw(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def send_raw(self, raw: bytes) -> None:
+        """A message that has been pickled."""
         if not self._writer.is_closing():
-            raw = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
             self._writer.write(LENGTH.pack(len(raw)) + raw)
 
     async def receive(self) -> Any:

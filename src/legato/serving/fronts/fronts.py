@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -71,28 +72,20 @@ def _writes_texts(served: Any) -> bool:
     return bool(served.model.generates and served.model.loaded.processors.has_text)
 
 
-class _Front:
-    """One process, and the texts that are written for it."""
+class FrontLink:
+    """What this process does for one front."""
 
-    def __init__(
-        self, models: ServedModels, metrics: Metrics, opened: socket.socket, settings: FrontSettings
-    ) -> None:
-        self._models, self._metrics = models, metrics
-        ours, theirs = socket.socketpair()
-        numbers = (theirs.fileno(), opened.fileno())
-        command = [sys.executable, "-m", "legato.serving.fronts.front", *map(str, numbers)]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=numbers)
-        theirs.close()
-        self._socket, self._settings = ours, settings
+    def __init__(self, models: ServedModels, metrics: Metrics, ready: asyncio.Event) -> None:
+        self._models, self._metrics, self._ready = models, metrics, ready
         self._running: dict[int, tuple[Any, Any]] = {}  # by its numbers: the model and the request
         self._outgoing: list[tuple[str, int, Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def serve(self, ready: asyncio.Event) -> None:
-        """Do what it asks for, until it ends."""
-        self._channel = Channel(*await asyncio.open_connection(sock=self._socket))
+    async def serve(self, opened: socket.socket, settings: bytes) -> None:
+        """Do what it asks for, until it ends; first it hears its settings."""
+        self._channel = Channel(*await asyncio.open_connection(sock=opened))
         self._mailbox = running_mailbox()
-        self._channel.send(self._settings)
+        self._channel.send_raw(settings)
         try:
             while (message := await self._channel.receive()) is not None:
                 kind, *rest = message
@@ -105,7 +98,7 @@ class _Front:
                 elif kind == "count":
                     self._metrics.count(*rest)
                 else:
-                    ready.set()
+                    self._ready.set()
         finally:
             self._channel.close()
             for number in list(self._running):
@@ -167,8 +160,8 @@ class Fronts:
         self.path = str(self._folder / "api")
         facts = [ServedFacts.of(served) for served in models]
         guards = (options.keys, options.hosts, options.origins, options.body)
-        self._settings = FrontSettings(facts, *guards, log, self.path, switch_s)
-        self._fronts: dict[int, _Front] = {}  # by their places
+        self._settings = pickle.dumps(FrontSettings(facts, *guards, log, self.path, switch_s))
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by their places
         self._ready = [asyncio.Event() for _ in sockets]
         self._ending = False
 
@@ -193,10 +186,15 @@ class Fronts:
         """Have a front at a socket, and another one where it dies."""
         ready = self._ready[place]
         while not self._ending:
-            front = self._fronts[place] = _Front(self._models, self._metrics, self._sockets[place], self._settings)
-            await front.serve(ready)
-            await asyncio.to_thread(_end, front.process)
-            if self._ending:
+            ours, theirs = socket.socketpair()
+            numbers = (theirs.fileno(), self._sockets[place].fileno())
+            command = [sys.executable, "-m", "legato.serving.fronts.front", *map(str, numbers)]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=numbers)
+            self._processes[place] = process
+            theirs.close()
+            await FrontLink(self._models, self._metrics, ready).serve(ours, self._settings)
+            await asyncio.to_thread(_end, process)
+            if self._stopping():
                 return
             if not ready.is_set():
                 writer().say("legato: a front does not start; --fronts 0 serves without them")
@@ -205,21 +203,24 @@ class Fronts:
             writer().say("legato: a front has ended; another one takes its place")
             await asyncio.sleep(RESTART_S)
 
+    def _stopping(self) -> bool:
+        return self._ending
+
     async def stop(self, seconds: float) -> None:
         """Let them take in nothing more, and end once what was asked for is answered."""
         self._ending = True
         self._waiting.cancel()
         for opened in self._sockets:
             opened.close()
-        for front in self._fronts.values():
+        for process in self._processes.values():
             with suppress(OSError):
-                front.process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
         await asyncio.wait(self._loops, timeout=seconds + END_S)
 
     def close(self) -> None:
-        for front in self._fronts.values():
+        for process in self._processes.values():
             with suppress(OSError):
-                front.process.kill()
+                process.kill()
         for opened in self._sockets:
             opened.close()
         shutil.rmtree(self._folder, ignore_errors=True)
