@@ -168,8 +168,6 @@ class Model:
         if not isinstance(prompt, Sequence | np.ndarray | torch.Tensor):
             raise LegatoError(f"a prompt is a text or a list of tokens, not {brief(repr(prompt))}")
         last = self.module.vocabulary - 1
-        if isinstance(prompt, list) and set(map(type, prompt)) == {int} and 0 <= min(prompt) <= max(prompt) <= last:
-            return [*prompt]  # as a server asks for each text; the others are looked at one by one
         for token in prompt:
             if not isinstance(token, int | np.integer) or not 0 <= token <= last:
                 raise LegatoError(f"{brief(repr(token))} is no token of {self.folder}: it has 0 to {last}")
