@@ -6,12 +6,17 @@
     python benchmarks/serve.py MODEL --overload 60      # twice as many requests as are answered
     python benchmarks/serve.py MODEL --fairness         # short among long prompts; a prompt's shared beginning
     python benchmarks/serve.py MODEL --soak 1800        # memory under a light mixed load
+    python benchmarks/serve.py --url http://localhost:8000 --model chat --clients 1,8,64,256 --words 96 --tokens 64
 
 Each client asks one question after another (chat, streamed, greedy, prompts of 8 to 160 words, answers of 32 to 96
 tokens) for `--seconds`, the rounds of all sides in turn; every round has questions of its own. Tokens are those of
 the texts that came in that time, by the model's tokenizer. Times to the first text and of whole answers count those
 that still waited at the end, by their age then. Servers stay up; a round begins when its server is idle.
 The clients' own share of a core is printed. The last line is JSON.
+
+`--url` drives any server that speaks OpenAI's API and that runs already, vLLM's too: `--model` is what the model is
+called there, `--words` and `--tokens` are what each prompt and answer has (`--ignore-eos` for servers that know it).
+Tokens are then those that the server counts. The clients are spread over processes, so that they are no bottleneck.
 """
 
 from __future__ import annotations
@@ -25,8 +30,22 @@ import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from clients import Answer, Client, Question, body_of, closed_loop, open_loop, percentile, questions
+from clients import (
+    Address,
+    Answer,
+    Client,
+    Fixed,
+    Question,
+    body_of,
+    client_processes,
+    closed_loop,
+    many_closed_loops,
+    open_loop,
+    percentile,
+    questions,
+)
 from servers import SIDES, Place, Server
 from sides import versions
 
@@ -57,11 +76,15 @@ def settle(server: Server) -> None:
         raise SystemExit(f"{server.name} does not answer: {answer.problem}")
 
 
-def figures_of(answers: list[Answer], begun: float, end: float, count: Counter) -> dict[str, Any]:
+def figures_of(answers: list[Answer], begun: float, end: float, count: Counter | None) -> dict[str, Any]:
+    """Without a counter tokens are the server's; an answer that was still written then has as many as pieces."""
     last = min(end, max((answer.ended or end) for answer in answers))
     firsts = [answer.first(end) for answer in answers if answer.status in (0, 200)]
     whole = [answer.latency(end) for answer in answers if answer.status in (0, 200)]
-    tokens = sum(count(answer.text) for answer in answers)
+    if count is None:
+        tokens = sum(len(answer.pieces) if answer.tokens is None else answer.tokens for answer in answers)
+    else:
+        tokens = sum(count(answer.text) for answer in answers)
     return {
         "tokens_per_second": round(tokens / (last - begun), 1),
         "first_p50": round(percentile(firsts, 0.5), 3),
@@ -198,6 +221,58 @@ def overload(options: argparse.Namespace, place: Place) -> dict[str, Any]:
         server.stop()
 
 
+# ── a server that runs already ────────────────────────────────────────────────────────────────────
+
+
+def drive(options: argparse.Namespace) -> dict[str, Any]:
+    """Closed loops against a server at an address, with prompts and answers of one length."""
+    url = urlsplit(options.url if "//" in options.url else f"//{options.url}")
+    address = Address(url.hostname or "127.0.0.1", url.port or 80, options.key)
+    more: dict[str, Any] = {"stream_options": {"include_usage": True}}
+    if options.ignore_eos:
+        more["ignore_eos"] = True
+    fixed = Fixed(options.words, options.tokens, more)
+    probe = asyncio.run(Client(address).ask(body_of(options.model_name, WARM, **more)))
+    if not probe.complete:
+        raise SystemExit(f"{options.url} does not answer: {probe.problem}")
+    print(
+        f"{'clients':>8s}{'tokens/s':>10s}{'answers/s':>11s}   first text p50, p99 s   whole p50, p99 s   errors",
+        end="",
+    )
+    print("   cores of the clients", flush=True)
+    figures = {}
+    for clients in map(int, options.clients.split(",")):
+        processes, rounds = client_processes(clients), []
+        for number in range(options.rounds):
+            begun = time.perf_counter()
+            answers, used = many_closed_loops(
+                address,
+                options.model_name,
+                fixed,
+                clients=clients,
+                seconds=options.seconds or 20,
+                seed=1000 * (clients + number),
+                processes=processes,
+            )
+            for problem in sorted({answer.problem for answer in answers if answer.problem})[:3]:
+                print(f"  {problem}", flush=True)
+            begun = min(answer.begun for answer in answers)
+            end = max(answer.ended or begun for answer in answers)
+            made = figures_of(answers, begun, begun + (options.seconds or 20), None)
+            made["answers_per_second"] = round(made["answered"] / (end - begun), 2)
+            made["client_cores"] = round(used / (end - begun), 2)
+            rounds.append(made)
+        best = {key: statistics.median(made[key] for made in rounds) for key in rounds[0]}
+        print(
+            f"{clients:8d}{best['tokens_per_second']:10,.0f}{best['answers_per_second']:11.1f}"
+            f"{best['first_p50']:12.3f}{best['first_p99']:10.3f}{best['whole_p50']:14.3f}{best['whole_p99']:8.3f}"
+            f"{best['errors']:9.0f}{best['client_cores']:14.2f} in {processes}",
+            flush=True,
+        )
+        figures[str(clients)] = {**best, "rounds": rounds}
+    return figures
+
+
 # ── short among long, and what begins alike ───────────────────────────────────────────────────────
 
 
@@ -270,7 +345,13 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("model", type=Path, help="a folder with a chat model")
+    parser.add_argument("model", type=Path, nargs="?", help="a folder with a chat model")
+    parser.add_argument("--url", help="a server that runs already, in place of MODEL")
+    parser.add_argument("--model", dest="model_name", help="what the model is called there")
+    parser.add_argument("--key", help="an API key for it")
+    parser.add_argument("--words", type=int, default=96, help="of each prompt, with --url")
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer, with --url")
+    parser.add_argument("--ignore-eos", action="store_true", help="ask the server at --url to write on past an end")
     parser.add_argument("--sides", default="legato,transformers", help=f"of {', '.join(SIDES)}")
     parser.add_argument("--clients", default="1,8,64")
     parser.add_argument("--seconds", type=float, help="of a round; left out, 20, 30 or 60 by the number of clients")
@@ -290,6 +371,13 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=2500, help="words of the long prompts of --fairness")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="watch memory for so long")
     options = parser.parse_args()
+    if options.url is not None:
+        if options.model_name is None:
+            parser.error("--url needs --model, what the model is called there")
+        report(options, drive(options))
+        return
+    if options.model is None:
+        parser.error("give the folder of a MODEL, or the --url of a server")
     place = Place(
         options.model.resolve(),
         device=options.device,
@@ -310,6 +398,11 @@ def main() -> None:
         figures = soak(options.soak, place)
     else:
         figures = compare(options, place)
+    report(options, figures)
+
+
+def report(options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    """The last line."""
     about = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
     print(json.dumps({"benchmark": "serve", **about, "versions": versions(), "figures": figures}))
 

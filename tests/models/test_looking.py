@@ -32,7 +32,7 @@ from tiny_tasks import all_tasks, tiny
 NAMES = [name for name in MODELS.names() if name != "unit"]  # which is looked into task by task
 AXES = {"row", "frame", "position", "seen", "source", "head", "unit"}
 NAMED = {"frame", "position", "seen", "source"}
-UNSEEN = {"window", "word2vec", "resnet", "efficientnet-lite"}  # no attention, no state that goes on
+UNSEEN = {"window", "word2vec"}  # no attention, no state that goes on
 
 
 def batch_for(model: SequenceModel) -> Batch:

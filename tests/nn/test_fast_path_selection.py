@@ -16,7 +16,6 @@ from torch.nn.utils import parametrize
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.decoding.engine import Engine
-from legato.decoding.lanes.device_lane import DeviceLane
 from legato.decoding.options import SearchOptions
 from legato.nn.capture import record
 from legato.nn.feedforward import FeedForward
@@ -390,21 +389,21 @@ ON_DEVICE: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("planted", ON_DEVICE)
-def test_a_lane_on_the_device_has_what_is_planted(planted: str) -> None:
+@pytest.mark.parametrize("recorded", [True, None])
+def test_a_batch_in_blocks_has_what_is_planted(recorded: bool | None, planted: str) -> None:
     model: Any = surer("gpt2", 23)
 
-    def texts(recorded: bool) -> tuple[list[int], bool]:
+    def text(recorded: bool | None) -> list[int]:
         engine = Engine(model, recorded=recorded)
         [number] = engine.add([[1, 2, 3]], SearchOptions(max_tokens=12))
-        engine.step()
-        on_device = any(isinstance(lane, DeviceLane) for lane in engine._lanes.values())
         while engine.step():
             pass
-        return engine.take(number)[0].tokens, on_device
+        return engine.take(number)[0].tokens
 
-    assert texts(True) == (texts(False)[0], True)
+    before = text(recorded)
+    assert before == text(False)
     ON_DEVICE[planted](model)
-    assert texts(True) == (texts(False)[0], False)
+    assert text(recorded) == text(False) != before
 
 
 def test_recordings_are_of_what_the_model_is_now() -> None:

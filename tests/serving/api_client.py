@@ -30,15 +30,15 @@ def api_of(*served: Served, **options: Any) -> TestClient:
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[int]:
-    """A server in a thread of this process, for clients that come at the same time; its port."""
-    with socket.create_server(("127.0.0.1", 0)) as opened:
+def listening(app: FastAPI, opened: socket.socket | None = None) -> Iterator[Any]:
+    """A server in a thread of this process, for clients that come at the same time; its port, or its path."""
+    with opened or socket.create_server(("127.0.0.1", 0)) as opened:
         running = uvicorn.Server(server_config(app, Protocol))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [opened]}, daemon=True)
         thread.start()
         while not running.started:
             time.sleep(0.01)
-        yield opened.getsockname()[1]
+        yield opened.getsockname() if opened.family == socket.AF_UNIX else opened.getsockname()[1]
         running.should_exit = True
         thread.join(30)
 

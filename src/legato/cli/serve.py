@@ -72,6 +72,15 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="Read the models, open the port, say what would be served, and stop.")
     ] = False,
+    fronts: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=64,
+            help="Processes that take HTTP for the one that holds the models; left out, up to 4 where those continue "
+            "texts on CUDA, else none.",
+        ),
+    ] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Behind Ray Serve, on the cluster that RAY_ADDRESS names, else a local one.")
     ] = False,
@@ -95,6 +104,8 @@ def command(
 
     if replicas is not None and not ray:
         raise ConfigError("--replicas is for --ray; add that, or leave it out")
+    if fronts and ray:
+        raise ConfigError("--fronts is for a server without Ray, which has proxies of its own; leave it out")
     for module in ("fastapi", "uvicorn", "prometheus_client"):
         require_extra("serve", module)
     ports = [each for each in models[1:] if each.isdecimal() and not os.path.exists(each)]
@@ -133,6 +144,7 @@ def command(
         body=max_body,
         log=log,
         check=check,
+        fronts=fronts,
     )
     if ray:
         from legato.serving.startup.ray_serve import serve_with_ray

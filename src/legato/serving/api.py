@@ -72,6 +72,11 @@ class Metrics:
             self.waiting.labels(served.name).set(waiting)
         return bytes(generate_latest(self.registry))
 
+    def count(self, route: str, status: int, seconds: float) -> None:
+        """A request has been answered."""
+        self.requests.labels(route, status).inc()
+        self.seconds.labels(route).observe(seconds)
+
     async def shown(self) -> bytes:
         """What /metrics answers."""
         return await asyncio.to_thread(self.text)
@@ -115,11 +120,16 @@ def make_api(
             problem = HTTPException(problem.status_code, f"there is no {asked} here; there is {_routes_of(app)}")
         return response_to(problem, models)
 
+    guard(app, respond, options, metrics)
+    app.add_middleware(Guard, hosts=options.hosts, origins=options.origins, error=error_of)
+    return app
+
+
+def guard(app: FastAPI, respond: Any, options: ApiOptions, metrics: Metrics) -> None:
+    """Let `respond` answer whatever goes wrong, and check, count and log what comes."""
     for kind in (LegatoError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, respond)
     app.add_middleware(RequestMiddleware, options=options, metrics=metrics)
-    app.add_middleware(Guard, hosts=options.hosts, origins=options.origins, error=error_of)
-    return app
 
 
 def _routes_of(app: FastAPI) -> str:
@@ -178,8 +188,7 @@ class RequestMiddleware:
                 asyncio.get_running_loop().run_in_executor(None, trim)
             seconds = time.perf_counter() - begun
             route = getattr(scope.get("route"), "path", "other")
-            self.metrics.requests.labels(route, status).inc()
-            self.metrics.seconds.labels(route).observe(seconds)
+            self.metrics.count(route, status, seconds)
             self.options.log(
                 {
                     "id": number,

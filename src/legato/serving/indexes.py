@@ -21,7 +21,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from legato.decoding.logprobs import TokenLogprob
 from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
 from legato.rag import ChatWriter
 from legato.retrieval.answers import NO_ANSWER, cited, fitting
@@ -219,20 +218,12 @@ class CitedChatForm(ChatForm):
     def __init__(self, model: str, hits: Sequence[SearchHit], spelling: Spelling | None = None) -> None:
         super().__init__(model, spelling)
         self.hits = list(hits)
-        self._texts: dict[int, str] = {}
 
     def whole(self, answers: Sequence[Any], usage: dict[str, int]) -> dict[str, Any]:
         texts = [Answer(*answer).text for answer in answers]
         return {**super().whole(answers, usage), **self._cited(texts)}
 
-    def piece(
-        self, choice: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
-    ) -> dict[str, Any]:
-        self._texts[choice] = self._texts.get(choice, "") + text
-        return super().piece(choice, text, reason, logprobs)
-
-    def sources(self) -> dict[str, Any] | None:
-        texts = [text for _, text in sorted(self._texts.items())]
+    def sources(self, texts: Sequence[str]) -> dict[str, Any] | None:
         return {**self.about, "object": "chat.completion.chunk", "choices": [], **self._cited(texts)}
 
     def _cited(self, texts: Sequence[str]) -> dict[str, Any]:
@@ -251,7 +242,12 @@ def no_answer(form: CitedChatForm, stream: bool, line: Any) -> Response:
         return json_response(form.whole([Answer(NO_ANSWER, "stop")], usage))
 
     async def lines() -> AsyncIterator[str]:
-        for each in (form.first(0), form.piece(0, NO_ANSWER, None), form.piece(0, "", "stop"), form.sources()):
+        for each in (
+            form.first(0),
+            form.piece(0, NO_ANSWER, None),
+            form.piece(0, "", "stop"),
+            form.sources([NO_ANSWER]),
+        ):
             yield line(each)
         yield "data: [DONE]\n\n"
 

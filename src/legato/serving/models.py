@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from legato.decoding import SearchOptions
+from legato.decoding.constraints import check_constraint
 from legato.decoding.emitter import Generated
 from legato.errors import ConfigError, suggest
 from legato.folders.quantized import into_memory
@@ -20,16 +23,41 @@ from legato.registry import TASKS
 from legato.schema import to_json
 from legato.serving.app import Refusal, without_place
 from legato.serving.batcher import Batcher, Run
-from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS, Scheduler
+from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS, Listener, QueueFull, Scheduler, TextRequest
 from legato.serving.transport.departures import Gone
 from legato.serving.transport.text_limits import TOKEN_BYTES, TOKEN_CHARACTERS, TextLimits, token_counts
 
 MOST_TOKENS: Final = 4096  # that a text may have
 BATCH_WORK: Final = {"cpu": 2048, "cuda": 16384}  # tokens of a batch, by device
+MOST_SCHEMAS: Final = 64  # that wait to be read
 CLOSING: Final = 30.0  # seconds that threads have to end
 # Tokens of a request that is short, and of a long one; what has more is very long. Each kind has a thread of its own,
 # so that the short ones do not wait for the others.
 LONG_WORK: Final = (256, 8192)
+
+
+class _SchemaReader:
+    """Where schemas are read, which takes a while: nobody waits for it but those whose requests have one."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "legato-schemas")
+        self._waiting = 0
+
+    async def read(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
+        if self._waiting >= MOST_SCHEMAS:
+            raise QueueFull(self._waiting, self._waiting)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._submit, options, submit)
+        finally:
+            self._waiting -= 1
+
+    def _submit(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
+        check_constraint(options)
+        return submit()
+
+
+_SCHEMAS: Final = _SchemaReader()
 
 
 class Served:
@@ -73,6 +101,17 @@ class Served:
             if self._scheduler is None:
                 self._scheduler = Scheduler(self.model, **self.limits)
             return self._scheduler
+
+    async def submit(
+        self, prompt: Sequence[int], options: SearchOptions, listener: Listener, **how: Any
+    ) -> TextRequest:
+        """Let texts be written, as the scheduler does; a schema is read without the event loop."""
+        submit = partial(self.scheduler().submit, prompt, options, listener, model=self.model, **how)
+        return submit() if options.json_schema is None else await _SCHEMAS.read(options, submit)
+
+    def cancel(self, request: TextRequest) -> None:
+        """No client waits for these texts any longer."""
+        self.scheduler().cancel(request)
 
     async def embed(self, texts: Sequence[str], gone: Gone) -> tuple[Any, int]:
         """A vector for each text (N, D), and how many tokens were read."""

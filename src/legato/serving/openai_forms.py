@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.vocabularies import from_byte_letters
 from legato.decoding.logprobs import TokenLogprob
 
+MARK: Final = "\0"  # stands for a piece of text, where no name of a model has it
 PARTIAL: Final = "\N{REPLACEMENT CHARACTER}"  # what a part of a character is decoded as
 
 
@@ -42,6 +44,11 @@ class Answer(NamedTuple):
     calls: Sequence[dict[str, Any]] = ()  # of tools
 
 
+def sse(event: dict[str, Any]) -> str:
+    """A server-sent event."""
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
 class Form(Protocol):
     """How an answer is written down."""
 
@@ -53,19 +60,47 @@ class Form(Protocol):
         self, choice: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
     ) -> dict[str, Any]: ...
 
+    def line(self, choice: int, text: str, logprobs: Sequence[TokenLogprob] | None = None) -> str:
+        """A server-sent event with some text that is not the last."""
+        ...
+
     def calls(self, choice: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]: ...
 
-    def sources(self) -> dict[str, Any] | None:
-        """A last chunk with the sources of an answer from an index."""
+    def sources(self, texts: Sequence[str]) -> dict[str, Any] | None:
+        """A last chunk with the sources of an answer from an index, by the texts of all choices."""
         ...
 
     def last(self, usage: dict[str, int]) -> dict[str, Any]: ...
 
 
-class ChatForm:
+class LineTemplates:
+    """What stands around a piece of text in a server-sent event: of one choice it is the same for each piece."""
+
+    _around: dict[int, tuple[str, str]]
+
+    def __init__(self) -> None:
+        self._around = {}
+
+    def piece(
+        self, choice: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
+    ) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def line(self, choice: int, text: str, logprobs: Sequence[TokenLogprob] | None = None) -> str:
+        if logprobs is not None:
+            return sse(self.piece(choice, text, None, logprobs))
+        if choice not in self._around:
+            before, _, behind = sse(self.piece(choice, MARK, None)).partition(json.dumps(MARK))
+            self._around[choice] = before, behind
+        before, behind = self._around[choice]
+        return f"{before}{json.dumps(text, ensure_ascii=False)}{behind}"
+
+
+class ChatForm(LineTemplates):
     """`chat.completion` and its chunks."""
 
     def __init__(self, model: str, spelling: Spelling | None = None) -> None:
+        super().__init__()
         self.about = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
         self.spelling = spelling
 
@@ -91,7 +126,7 @@ class ChatForm:
     def calls(self, choice: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return self._chunk(choice, {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]}, None)
 
-    def sources(self) -> dict[str, Any] | None:
+    def sources(self, texts: Sequence[str]) -> dict[str, Any] | None:
         return None
 
     def last(self, usage: dict[str, int]) -> dict[str, Any]:
@@ -117,11 +152,12 @@ class ChatForm:
         return {"token": self.spelling.text(token), "logprob": logprob, "bytes": [*self.spelling.bytes(token)]}
 
 
-class CompletionForm:
+class CompletionForm(LineTemplates):
     """`text_completion`, whole or in chunks."""
 
     def __init__(self, model: str, echoed: Sequence[str], each: int, spelling: Spelling) -> None:
         """`echoed` is what stands before the texts of each prompt, `each` how many those are."""
+        super().__init__()
         self.about = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -154,7 +190,7 @@ class CompletionForm:
     def calls(self, choice: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
         raise NotImplementedError("a completion calls nothing")
 
-    def sources(self) -> dict[str, Any] | None:
+    def sources(self, texts: Sequence[str]) -> dict[str, Any] | None:
         return None
 
     def last(self, usage: dict[str, int]) -> dict[str, Any]:

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
-from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from legato.decoding import SearchOptions
-from legato.decoding.constraints import check_constraint
-from legato.decoding.logprobs import TokenLogprob
+from legato.decoding.emitter import Generated
 from legato.errors import ConfigError, LegatoError
 from legato.serving.app import json_response
 from legato.serving.indexes import CitedChatForm, ServedIndexes, ground, no_answer
 from legato.serving.models import Served, ServedModels
-from legato.serving.openai_forms import Answer, ChatForm, CompletionForm, Form, Spelling
+from legato.serving.openai_forms import Answer, ChatForm, CompletionForm, Form, Spelling, sse
 from legato.serving.openai_types import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -34,14 +26,15 @@ from legato.serving.openai_types import (
 )
 from legato.serving.page.route import about_model
 from legato.serving.picture_messages import answer_about_picture, pictures_in
-from legato.serving.scheduler import Done, Event, Failed, Piece, QueueFull, TextRequest
-from legato.serving.tool_calls import BEGIN, Tool, may_begin, read_calls
+from legato.serving.scheduler import Done, Failed, Piece
+from legato.serving.texts.event_queue import EventQueue
+from legato.serving.texts.text_stream import TextStream
+from legato.serving.tool_calls import Tool, read_calls
 from legato.serving.transport.bodies import BoundedRoute
 from legato.serving.transport.departures import departure, settled
 
 MOST_PROMPTS: Final = 128
 MOST_EMBEDDED: Final = 2048
-MOST_SCHEMAS: Final = 64  # that wait to be read
 
 
 def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
@@ -54,6 +47,19 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
     @router.get("/models/{name:path}")
     async def model_card(name: str) -> Response:
         return json_response(_card(models[name]))
+
+    add_text_routes(router, models, indexes)
+
+    @router.post("/embeddings")
+    async def embed(body: EmbeddingsRequest, request: Request) -> Response:
+        body.refuse_unsupported()
+        return json_response(await _embed(models[body.model], body, request))
+
+    return router
+
+
+def add_text_routes(router: APIRouter, models: ServedModels, indexes: ServedIndexes) -> None:
+    """The routes that write texts, which a front process has, too."""
 
     @router.post("/chat/completions")
     async def chat(body: ChatCompletionRequest, request: Request) -> Response:
@@ -73,7 +79,7 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
             grounded = await ground(indexes, body.index, served, messages, room, departure(request))
             messages, form = grounded.messages, CitedChatForm(body.model, grounded.hits, form.spelling)
             if not grounded.hits:
-                return no_answer(form, bool(body.stream), _sse)
+                return no_answer(form, bool(body.stream), sse)
         offered = [tool.model_dump(exclude_none=True) for tool in tools]
         ids = await asyncio.to_thread(served.model.chat_ids, messages, tools=offered)
         return await _generate(served, body, [ids], most, request, form, tools, field="messages")
@@ -94,13 +100,6 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
         form = CompletionForm(body.model, echoed, body.n or 1, Spelling(served.model.tokenizer))
         return await _generate(served, body, ids, body.max_tokens, request, form)
 
-    @router.post("/embeddings")
-    async def embed(body: EmbeddingsRequest, request: Request) -> Response:
-        body.refuse_unsupported()
-        return json_response(await _embed(models[body.model], body, request))
-
-    return router
-
 
 def _card(served: Served) -> dict[str, Any]:
     card = {"id": served.name, "object": "model", "created": served.created, "owned_by": "legato"}
@@ -113,95 +112,6 @@ def _text_of(served: Served, prompt: str | list[int]) -> str:
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Mailbox:
-    """Events for a loop's queues. It is woken once for all that come until it looks: a step of 64 texts has 64."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._events = ref(loop), deque[tuple[_EventQueue, int, Event]]()
-        self._woken = False
-
-    def post(self, queue: _EventQueue, number: int, event: Event) -> None:
-        """Any thread may; who is late wakes the loop once too often, and nobody is forgotten."""
-        self._events.append((queue, number, event))
-        loop = self._loop()
-        if not self._woken and loop is not None:
-            self._woken = True
-            with suppress(RuntimeError):  # the server has stopped
-                loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._woken = False
-        while self._events:
-            queue, number, event = self._events.popleft()
-            queue.queue.put_nowait((number, event))
-
-
-_MAILBOXES: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
-
-
-class _EventQueue:
-    """The events of several requests, in the order in which they come; a thread may put them."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._mailbox = _MAILBOXES.setdefault(loop, _Mailbox(loop))
-        self.queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-
-    def listener(self, number: int) -> Any:
-        return partial(self._mailbox.post, self, number)
-
-    async def next_events(self) -> list[tuple[int, Event]]:
-        """All that have come, one at least; of pieces of a text that came meanwhile one is made."""
-        events = [await self.queue.get()]
-        while not self.queue.empty():
-            events.append(self.queue.get_nowait())
-        return _joined(events)
-
-
-def _joined(events: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
-    """The same events, where pieces of a text that follow one another are one."""
-    joined: list[tuple[int, Event]] = []
-    last: dict[tuple[int, int], int] = {}  # by text, where its last piece stands
-    for number, event in events:
-        if not isinstance(event, Piece):
-            last.clear()
-            joined.append((number, event))
-            continue
-        place = last.setdefault((number, event.choice), len(joined))
-        if place == len(joined):
-            joined.append((number, event))
-            continue
-        before = joined[place][1]
-        assert isinstance(before, Piece)
-        tokens = None if event.tokens is None else [*(before.tokens or ()), *event.tokens]
-        joined[place] = number, Piece(event.choice, before.text + event.text, tokens)
-    return joined
-
-
-class _SchemaReader:
-    """Where schemas are read, which takes a while: nobody waits for it but those whose requests have one."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "legato-schemas")
-        self._waiting = 0
-
-    async def read(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
-        if self._waiting >= MOST_SCHEMAS:
-            raise QueueFull(self._waiting, self._waiting)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._submit, options, submit)
-        finally:
-            self._waiting -= 1
-
-    def _submit(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
-        check_constraint(options)
-        return submit()
-
-
-_SCHEMAS: Final = _SchemaReader()
 
 
 async def _generate(
@@ -217,55 +127,58 @@ async def _generate(
     """Let each prompt be continued, and answer at the end or as it is written."""
     for ids in prompts:
         served.prompt_limits.check_tokens(len(ids), "the prompt", field)
-    scheduler, count = served.scheduler(), body.n or 1
+    served.model.check_generates()
     most = served.most_tokens if most is None else most
     if most > served.most_tokens:
         raise ConfigError(f"{most:,} tokens were asked for; this server writes {served.most_tokens:,} at most")
-    options, events = body.search(most), _EventQueue()
-    requests: list[TextRequest] = []
+    options, events = body.search(most), EventQueue()
+    how: dict[str, Any] = {"count": body.n or 1, "top_logprobs": body.top, "streamed": bool(body.stream)}
+    requests: list[Any] = []
     try:
         for number, ids in enumerate(prompts):
-            listener, top = events.listener(number), body.top
-            how: dict[str, Any] = {
-                "count": count,
-                "top_logprobs": top,
-                "streamed": bool(body.stream),
-                "group": events,
-            }
-            submit = partial(scheduler.submit, ids, options, listener, model=served.model, **how)
-            requests.append(submit() if options.json_schema is None else await _SCHEMAS.read(options, submit))
+            requests.append(await served.submit(ids, options, events.listener(number), group=events, **how))
     except BaseException:
         for each in requests:
-            scheduler.cancel(each)
+            served.cancel(each)
         raise
     read = sum(map(len, prompts))
     if body.stream:
         with_usage = body.stream_options is not None and body.stream_options.include_usage
-        lines = _stream(served, requests, events, form, count, read if with_usage else None, tools)
+        lines = _stream(served, requests, events, form, read if with_usage else None, tools)
         return StreamingResponse(lines, media_type="text/event-stream")
-    done: list[Done | None] = [None] * len(prompts)
+    done: dict[int, Done] = {}
     try:
-        while None in done:
-            number, event = await _next(events, request)
-            if isinstance(event, Failed):
-                raise event.problem
-            if isinstance(event, Done):
-                done[number] = event
+        while len(done) < len(requests):
+            for number, event in await _next_events(events, request):
+                if isinstance(event, Failed):
+                    raise event.problem
+                if isinstance(event, Done):
+                    done[number] = event
     finally:
         for each in requests:
-            scheduler.cancel(each)  # of what is done nothing is left
-    answers = [answer for each in done if each is not None for answer in _answers(each, tools)]
-    written = sum(len(text.tokens) for each in done if each is not None for text in each.texts)
-    return json_response(form.whole(answers, _usage(read, written)))
+            served.cancel(each)  # of what is done nothing is left
+
+    def answers() -> list[Answer]:
+        finished = served.model.finished
+        return [
+            answer
+            for number, each in enumerate(requests)
+            for answer in _answers(
+                done[number], [finished(each.prompt, text, options) for text in done[number].texts], tools
+            )
+        ]
+
+    written = sum(len(text.tokens) for each in done.values() for text in each.texts)
+    return json_response(form.whole(await asyncio.to_thread(answers), _usage(read, written)))
 
 
-def _answers(done: Done, tools: Sequence[Tool]) -> list[Answer]:
+def _answers(done: Done, texts: Sequence[Generated], tools: Sequence[Tool]) -> list[Answer]:
     """The texts of a request, and the calls in them where there are tools."""
     answers = []
-    for choice, text in enumerate(done.texts):
+    for choice, text in enumerate(texts):
         said, calls = read_calls(text.text, tools) if tools else (text.text, [])
-        tokens = None if done.tokens is None else done.tokens[choice]
-        answers.append(Answer(said, "tool_calls" if calls else _reason(text), tokens, calls))
+        logprobs = None if done.logprobs is None else done.logprobs[choice]
+        answers.append(Answer(said, "tool_calls" if calls else _reason(text), logprobs, calls))
     return answers
 
 
@@ -278,9 +191,9 @@ def _check_prompts(served: Served, prompts: Sequence[str | list[int]]) -> None:
             served.prompt_limits.check_tokens(len(prompt), "the prompt", "prompt")
 
 
-async def _next(events: _EventQueue, request: Request) -> tuple[int, Event]:
-    """The next event; a client that has gone ends the wait."""
-    waiting = asyncio.ensure_future(events.queue.get())
+async def _next_events(events: EventQueue, request: Request) -> list[Any]:
+    """What comes next; a client that has gone ends the wait."""
+    waiting = asyncio.ensure_future(events.next_events())
     try:
         await settled(waiting, departure(request))
         return waiting.result()
@@ -290,94 +203,78 @@ async def _next(events: _EventQueue, request: Request) -> tuple[int, Event]:
 
 async def _stream(
     served: Served,
-    requests: list[TextRequest],
-    events: _EventQueue,
+    requests: Sequence[Any],
+    events: EventQueue,
     form: Form,
-    count: int,
     read: int | None,
     tools: Sequence[Tool],
 ) -> AsyncIterator[str]:
-    """Server-sent events; whoever reads no further cancels what is not written yet."""
-    left, written, streamed = len(requests), 0, [_StreamedText(bool(tools)) for _ in range(len(requests) * count)]
+    """Server-sent events; a client that reads no further cancels what is not written yet."""
+    model, options, count = served.model, requests[0].options, requests[0].count
+    streams = [
+        TextStream(model.tokenizer, each.prompt, options.stop, tools=bool(tools))
+        for each in requests
+        for _ in range(count)
+    ]
+    unfinished, written, said = len(requests), 0, [""] * len(streams)
     try:
-        for choice in range(len(requests) * count):
+        for choice in range(len(streams)):
             if (first := form.first(choice)) is not None:
-                yield _sse(first)
-        while left:
+                yield sse(first)
+        while unfinished:
             lines: list[str] = []
             for number, event in await events.next_events():
-                if isinstance(event, Failed):
-                    yield "".join([*lines, _sse({"error": openai_error(event.problem, served)})])
+                try:
+                    if isinstance(event, Failed):
+                        raise event.problem
+                    if isinstance(event, Piece):
+                        choice = number * count + event.choice
+                        text, logprobs = streams[choice].push(event.tokens, event.logprobs)
+                        if text:
+                            lines.append(form.line(choice, text, logprobs))
+                        continue
+                    unfinished -= 1
+                    own = streams[number * count : (number + 1) * count]
+                    texts = [
+                        model.finished(requests[number].prompt, text, options, _text_of_stream(stream, text.tokens))
+                        for stream, text in zip(own, event.texts, strict=True)
+                    ]
+                    for place, answer in enumerate(_answers(event, texts, tools)):
+                        written += len(texts[place].tokens)
+                        said[number * count + place] = answer.text
+                        lines += _last_lines(form, number * count + place, answer, own[place])
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as problem:
+                    yield "".join([*lines, sse({"error": openai_error(problem, served)})])
                     return
-                if isinstance(event, Piece):
-                    choice = number * count + event.choice
-                    text, tokens = streamed[choice].push(event)
-                    if text:
-                        lines.append(_sse(form.piece(choice, text, None, tokens)))
-                    continue
-                left -= 1
-                for place, answer in enumerate(_answers(event, tools)):
-                    choice = number * count + place
-                    written += len(event.texts[place].tokens)
-                    lines += _last_lines(form, choice, answer, streamed[choice])
             if lines:
                 yield "".join(lines)
-        if (sources := form.sources()) is not None:
-            yield _sse(sources)
+        if (sources := form.sources(said)) is not None:
+            yield sse(sources)
         if read is not None:
-            yield _sse(form.last(_usage(read, written)))
+            yield sse(form.last(_usage(read, written)))
         yield "data: [DONE]\n\n"
     finally:
         for each in requests:
-            served.scheduler().cancel(each)
+            served.cancel(each)
 
 
-def _last_lines(form: Form, choice: int, answer: Answer, streamed: _StreamedText) -> list[str]:
-    """What is left to tell of a text that has ended."""
-    lines = [_sse(form.calls(choice, answer.calls))] if answer.calls else []
-    rest = "" if answer.calls else answer.text[streamed.sent :]
-    tokens = None if answer.logprobs is None else list(answer.logprobs[streamed.tokens :])
+def _text_of_stream(stream: TextStream, tokens: Sequence[int]) -> str | None:
+    """The text of these tokens, where they are those of the stream."""
+    text = stream.finish()
+    return text if stream.count == len(tokens) else None
+
+
+def _last_lines(form: Form, choice: int, answer: Answer, stream: TextStream) -> list[str]:
+    """What is still to send of a text that has ended."""
+    lines = [sse(form.calls(choice, answer.calls))] if answer.calls else []
+    rest = "" if answer.calls else answer.text[stream.sent :]
+    logprobs = None if answer.logprobs is None else list(answer.logprobs[stream.sent_logprobs :])
     if rest:
-        lines.append(_sse(form.piece(choice, rest, None, tokens)))
-        tokens = None if tokens is None else []
-    return [*lines, _sse(form.piece(choice, "", answer.reason, tokens or None))]
-
-
-class _StreamedText:
-    """What a client has seen of a text; where there are tools, what may be a call of one is held back."""
-
-    def __init__(self, tools: bool) -> None:
-        self._tools, self._text = tools, ""
-        self._pending: list[TokenLogprob] | None = None
-        self.sent, self.tokens = 0, 0  # characters, and tokens that were sent
-
-    def push(self, piece: Piece) -> tuple[str, list[TokenLogprob] | None]:
-        """What to send now, and of which tokens."""
-        self._text += piece.text
-        if piece.tokens is not None:
-            self._pending = [*(self._pending or ()), *piece.tokens]
-        safe = len(self._text) if not self._tools else _no_call_in(self._text)
-        if safe <= self.sent:
-            return "", None
-        text, tokens, self._pending = self._text[self.sent : safe], self._pending, None
-        self.sent = safe
-        self.tokens += len(tokens or ())
-        return text, tokens
-
-
-def _no_call_in(text: str) -> int:
-    """How many characters of a text are certainly not of a call of a tool."""
-    if not text.strip() or may_begin(text):
-        return 0
-    place = text.find(BEGIN)
-    if place >= 0:
-        return len(text[:place].rstrip())
-    begun = max((n for n in range(1, len(BEGIN)) if text.endswith(BEGIN[:n])), default=0)
-    return len(text[: len(text) - begun].rstrip())
-
-
-def _sse(event: dict[str, Any]) -> str:
-    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        lines.append(form.line(choice, rest, logprobs))
+        logprobs = None if logprobs is None else []
+    return [*lines, sse(form.piece(choice, "", answer.reason, logprobs or None))]
 
 
 def _reason(text: Any) -> str:

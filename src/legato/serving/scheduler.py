@@ -1,8 +1,9 @@
 """Continuous batching: requests of many clients join and leave one engine between its steps.
 
 A thread of its own owns the engine. Requests come in by `submit`, which refuses them where too many wait; a listener
-hears their events: a piece of text, the end, or what went wrong. A client that goes away cancels its request, and the
-place is free at the next step.
+hears their events: the tokens that a step wrote, the end, or what went wrong. What is made of tokens (text, stops,
+calls of tools) is made where it is sent (`texts/text_stream.py`), so that the engine waits for none of it. A client
+that goes away cancels its request, and the place is free at the next step.
 """
 
 from __future__ import annotations
@@ -13,13 +14,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, NamedTuple
 
-from legato.data.text.tokenizers import StreamDecoder
 from legato.decoding import SearchOptions
 from legato.decoding.constraints import check_followed, constraint_of
-from legato.decoding.emitter import Emitter, Generated
 from legato.decoding.engine import Engine
 from legato.decoding.frontier import Allowed, Constraint, Hypothesis
 from legato.decoding.lanes.prefix_cache import PrefixCache
@@ -64,18 +62,18 @@ def as_exception(problem: BaseException) -> Exception:
 
 
 class Piece(NamedTuple):
-    """Some text of a request's text number `choice`, and its tokens, where somebody wants to know of them."""
+    """Tokens of a request's text number `choice`, and what the model held of them, where the client asks for that."""
 
     choice: int
-    text: str
-    tokens: list[TokenLogprob] | None = None
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
 
 
 class Done(NamedTuple):
-    """All texts of a request, in their order; of each the tokens, where somebody wants to know of them."""
+    """All texts of a request, in their order; of each what the model held of its tokens, where the client asks."""
 
-    texts: list[Generated]
-    tokens: list[list[TokenLogprob]] | None = None
+    texts: list[Hypothesis]
+    logprobs: list[list[TokenLogprob]] | None = None
 
 
 class Failed(NamedTuple):
@@ -102,9 +100,9 @@ class TextRequest:
     group: object = None  # prompts of one body have the same
     begun: float = field(default_factory=time.monotonic)
     numbers: list[int] = field(default_factory=list)  # the engine's
-    texts: dict[int, Generated] = field(default_factory=dict)  # by choice
-    tokens: dict[int, list[TokenLogprob]] = field(default_factory=dict)  # the same
-    sent: dict[int, int] = field(default_factory=dict)  # how many of those were in a piece
+    texts: dict[int, Hypothesis] = field(default_factory=dict)  # by choice
+    logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)  # the same
+    pending: dict[int, list[int]] = field(default_factory=dict)  # by choice, tokens of this step
     problem: Exception | None = None  # what something of its own raised: it alone fails
 
     def tell(self, event: Event) -> None:
@@ -113,31 +111,6 @@ class TextRequest:
             self.listener(event)
         except Exception as problem:
             self.problem = self.problem or problem
-
-
-class _TextStream:
-    """A text as it is written."""
-
-    def __init__(self, decoder: StreamDecoder, emitter: Emitter) -> None:
-        self._decoder, self._emitter = decoder, emitter
-        self._parts: list[str] = []
-        self.count = 0  # tokens so far
-
-    def push(self, token: int) -> None:
-        self.count += 1
-        self._take(self._decoder.push(token))
-
-    def finish(self) -> None:
-        self._take(self._decoder.finish())
-        self._emitter.finish()
-
-    def _take(self, text: str) -> None:
-        self._parts.append(text)
-        self._emitter.push(text)
-
-    @property
-    def text(self) -> str:
-        return "".join(self._parts)
 
 
 class Scheduler:
@@ -160,7 +133,7 @@ class Scheduler:
         self._waiting: deque[TextRequest] = deque()
         self._left: set[TextRequest] = set()  # whose clients have gone
         self._running: dict[int, tuple[TextRequest, int]] = {}  # by the engine's number: the request and which text
-        self._streams: dict[int, _TextStream] = {}  # of the same
+        self._written: list[tuple[TextRequest, int]] = []  # whose texts this step went on with
         # By model, one function for all its requests: those that may choose their tokens together do.
         self._decodes: dict[int, Callable[[Sequence[int]], str]] = {}
         self._closing = False
@@ -258,6 +231,7 @@ class Scheduler:
                 begun = time.monotonic()
                 try:
                     self._engine.step()
+                    self._send_pieces()
                     self._collect()
                 except Exception as problem:  # of one request or another: nobody can say whose
                     self._fail(problem)
@@ -312,22 +286,22 @@ class Scheduler:
 
     def _begin(self, request: TextRequest) -> None:
         model, count, ids = request.model, request.count, request.prompt
-        tokenizer = model.tokenizer
-        decode = self._decodes.setdefault(model.loaded.adapter, tokenizer.decode)
-        streams = [
-            _TextStream(
-                StreamDecoder(tokenizer, after=ids), Emitter(request.options.stop, partial(_send_piece, request, n))
-            )
-            for n in range(count)
-        ]
+        decode = self._decodes.setdefault(model.loaded.adapter, model.tokenizer.decode)
+        pending, written, observer = request.pending, self._written, request.observer
 
         def on_token(choice: int, token: int) -> None:
-            if request.problem is not None:
-                return
-            with self._own_failure(request):
-                if request.observer is not None:
-                    request.tokens.setdefault(choice, []).append(request.observer.of(choice, token))
-                streams[choice].push(token)
+            if choice in pending:
+                pending[choice].append(token)
+            else:
+                pending[choice] = [token]
+                written.append((request, choice))
+
+        def on_observed_token(choice: int, token: int) -> None:
+            assert observer is not None
+            if request.problem is None:
+                with self._own_failure(request):
+                    request.logprobs.setdefault(choice, []).append(observer.of(choice, token))
+                    on_token(choice, token)
 
         def constraint(prompt: int, tokens: list[int]) -> Allowed:
             try:
@@ -344,15 +318,14 @@ class Scheduler:
             limits=[limit] * count,
             text_of=decode if request.options.stop else None,
             constraint=None if request.constraint is None else constraint,
-            observer=request.observer,
-            on_token=on_token if request.streamed or request.observer is not None else None,
+            observer=observer,
+            on_token=on_observed_token if observer is not None else on_token if request.streamed else None,
             walks=range(count),
             adapter=model.loaded.adapter,
             ends=model.loaded.ends,
         )
         for choice, number in enumerate(request.numbers):
             self._running[number] = (request, choice)
-            self._streams[number] = streams[choice]
 
     @contextmanager
     def _own_failure(self, request: TextRequest) -> Iterator[None]:
@@ -374,6 +347,16 @@ class Scheduler:
                 self._drop(request, request.problem or LegatoError("this text could not be written"))
         self._broken.clear()
 
+    def _send_pieces(self) -> None:
+        """Send what this step wrote: one piece of each text."""
+        for request, choice in self._written:
+            tokens = request.pending.pop(choice)
+            if request.streamed and request.problem is None:
+                logprobs = None if request.observer is None else request.logprobs[choice][-len(tokens) :]
+                request.tell(Piece(choice, tokens, logprobs))
+        self._broken += [request for request, _ in self._written if request.problem is not None]
+        self._written.clear()
+
     def _collect(self) -> None:
         """Send what has ended."""
         for number in self._engine.done():
@@ -387,17 +370,14 @@ class Scheduler:
 
     def _end(self, request: TextRequest, choice: int, number: int, hypothesis: Hypothesis) -> None:
         """A text has ended; the last of a request ends that."""
-        stream = self._streams[number]
-        stream.finish()
-        written = stream.text if stream.count == len(hypothesis.tokens) else None
-        request.texts[choice] = request.model.finished(request.prompt, hypothesis, request.options, written)
+        request.texts[choice] = hypothesis
         check_followed(request.constraint)
-        del self._running[number], self._streams[number]
+        del self._running[number]
         if len(request.texts) == request.count:
             self._ended.append((self._busy, request.count))
             order = range(request.count)
-            tokens = None if request.observer is None else [request.tokens.get(each, []) for each in order]
-            request.tell(Done([request.texts[each] for each in order], tokens))
+            logprobs = None if request.observer is None else [request.logprobs.get(each, []) for each in order]
+            request.tell(Done([request.texts[each] for each in order], logprobs))
 
     def _seconds_for(self, texts: int) -> float:
         """How long so many texts take, by those that have ended of late while there was work."""
@@ -415,7 +395,6 @@ class Scheduler:
         for number in request.numbers:
             self._engine.cancel(number)
             self._running.pop(number, None)
-            self._streams.pop(number, None)
         request.tell(Failed(problem))
 
     def _fail(self, problem: Exception) -> None:
@@ -423,17 +402,8 @@ class Scheduler:
         with self._changed:
             self._engine.close()
             for request in {id(each): each for each, _ in self._running.values()}.values():
+                request.numbers = []  # the next engine counts anew
                 request.tell(Failed(problem))
             self._running.clear()
-            self._streams.clear()
+            self._written.clear()
             self._engine = self._new_engine()
-
-
-def _send_piece(request: TextRequest, choice: int, text: str) -> None:
-    """Send some text, with the tokens that came since the last of it."""
-    tokens = None
-    if request.observer is not None:
-        known = request.tokens.get(choice, [])
-        tokens = known[request.sent.get(choice, 0) :]
-        request.sent[choice] = len(known)
-    request.tell(Piece(choice, text, tokens))

@@ -13,18 +13,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from legato.errors import ConfigError, LegatoError
-from legato.serving.api import BODY, ApiOptions, make_api
+from legato.serving.api import BODY, ApiOptions, Metrics, make_api
 from legato.serving.app import local_hosts, server_config
 from legato.serving.indexes import ServedIndexes
 from legato.serving.models import ServedModels
 from legato.serving.transport.connections import connection_class
 from legato.serving.transport.log import writer
+
+if TYPE_CHECKING:  # which import this
+    from legato.serving.fronts.fronts import Fronts
 
 Protocol: Final = connection_class()
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
@@ -47,6 +51,7 @@ class ServerOptions:
     body: int = BODY
     log: bool = True
     check: bool = False  # nothing is answered: it stops once everything is ready
+    fronts: int | None = None  # processes that take HTTP; None: as many as fit the models
 
     def __post_init__(self) -> None:
         for number, key in enumerate(self.keys, start=1):
@@ -77,6 +82,9 @@ class ServerOptions:
 
 def serve(models: ServedModels, indexes: ServedIndexes, options: ServerOptions, say: Callable[[str], None]) -> None:
     """Answer until SIGTERM or Ctrl-C; then what was asked for is written, and nothing more is taken in."""
+    from legato.serving.fronts.fronts import Fronts, front_count
+
+    count = front_count(options.fronts, models)
     opened = listen(options.host, options.port)
     for served in models:
         served.warm_up()
@@ -86,11 +94,22 @@ def serve(models: ServedModels, indexes: ServedIndexes, options: ServerOptions, 
         opened.close()
         say(f"{', '.join(names)} would be served at {options.address(port)}")
         return
-    options.announce(say, names, options.address(port))
+    announce = partial(options.announce, say, names, options.address(port))
+    guards, metrics = options.guards(port), Metrics(models)
+    fronts = None
+    if count:
+        opened.close()
+        sockets = [listen(options.host, port, shared=True) for _ in range(count)]
+        fronts = Fronts(models, metrics, sockets, guards, options.log, SWITCH)
+        opened = fronts.open()
+    else:
+        announce()
     with ending(DRAIN + ENDING) as stop:
         try:
-            run(make_api(models, options.guards(port), indexes), opened, stop)
+            run(make_api(models, guards, indexes, metrics), opened, stop, fronts, announce)
         finally:  # what was asked for is written, or its time is over
+            if fronts is not None:
+                fronts.close()
             until = time.monotonic() + ENDING
             ended = [models.close(drain=False, until=until), indexes.close(until)]
             if not all(ended):
@@ -142,19 +161,25 @@ def allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def run(app: FastAPI, opened: socket.socket, stop: threading.Event | None = None) -> None:
-    """Answer until a signal comes, which sets `stop`."""
+def run(
+    app: FastAPI,
+    opened: socket.socket,
+    stop: threading.Event | None = None,
+    fronts: Fronts | None = None,
+    announce: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer until a signal comes, which sets `stop`; with fronts `announce` is called once they are ready."""
     allow_files()
     sys.setswitchinterval(SWITCH)
     server = _Server(server_config(app, Protocol, timeout_graceful_shutdown=DRAIN))
-    server.app, server.stop = app, stop
+    server.app, server.stop, server.fronts, server.announce = app, stop, fronts, announce
     try:
         server.run(sockets=[opened])
     finally:
         opened.close()
 
 
-class _Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
     """Says that it is not ready once it is to stop, and then ends by itself: uvicorn's would end by the signal."""
 
     app: Any = None
@@ -179,8 +204,25 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket at an address, or a line that says why there is none."""
+class _Server(GracefulServer):
+    """Starts its fronts, and outlives them."""
+
+    fronts: Fronts | None = None
+    announce: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.fronts is not None:
+            await self.fronts.start(self.announce)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.fronts is not None:
+            await self.fronts.stop(DRAIN)
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket at an address, or a line that says why there is none; several that are `shared` may be at one."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as problem:
@@ -192,6 +234,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         if sys.platform != "win32":
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         opened.bind(address)
         opened.listen(1024)
     except OSError as problem:

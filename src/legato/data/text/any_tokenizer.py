@@ -45,6 +45,11 @@ class AnyTokenizer(Protocol):
     @property
     def pieces(self) -> list[bytes] | None: ...
 
+    @property
+    def byte_pieces(self) -> list[bytes] | None:
+        """The bytes that each token adds to a text, whoever made the file; None where only the library knows."""
+        return self.pieces
+
     def encode(self, text: str) -> Ids:
         """The ids of `text`; nothing is added to it."""
         return next(iter(self.encode_many([text])))

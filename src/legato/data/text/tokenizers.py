@@ -83,6 +83,7 @@ class Tokenizer(AnyTokenizer):
         spec = json.loads(library.to_str())
         self.library = Library(library, slow=slow_parts(spec))
         self.name, self.lowercase = recognise(spec)
+        self._byte_level = (spec.get("decoder") or {}).get("type") == "ByteLevel"
         names = (eos,) if eos else FOREIGN_EOS
         found = next((vocabulary[name] for name in names if name in vocabulary), None)
         if found is None:
@@ -321,6 +322,15 @@ class Tokenizer(AnyTokenizer):
             pieces[self.eos_id] = b"\n"
         return pieces
 
+    @cached_property
+    def byte_pieces(self) -> list[bytes] | None:
+        """`pieces`, also of files made elsewhere whose decoder joins the bytes of tokens and does nothing else."""
+        if self.pieces is not None or not self._byte_level:
+            return self.pieces
+        return [
+            b"" if index in self.special_ids else from_byte_letters(token) for index, token in enumerate(self._tokens)
+        ]
+
     def _encode_bytes(self, text: str) -> Ids:
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32) + np.int32(1)
 
@@ -382,7 +392,7 @@ class StreamDecoder:
     """
 
     def __init__(self, tokenizer: AnyTokenizer, after: Iterable[int] = ()) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._pieces = tokenizer, tokenizer.byte_pieces
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._starts = tokenizer.spaced
         self._shown: list[int] = []  # for files made elsewhere: the last ids that were shown
@@ -393,16 +403,23 @@ class StreamDecoder:
 
     def push(self, index: int) -> str:
         """Take one id; give the text that is now certain."""
-        if self._tokenizer.pieces is None:
+        if self._pieces is None:
             self._held.append(int(index))
             whole = self._tokenizer.decode([*self._shown, *self._held])
             return "" if whole.endswith("\ufffd") else self._reveal(whole)
-        piece = self._tokenizer.pieces[index]
+        piece = self._pieces[index]
         if self._starts and piece:
             piece, self._starts = piece.removeprefix(b" "), False
         if piece == b"\n" and not self._tokenizer.ends_text:
             self._starts = True
         return self._utf8.decode(piece)
+
+    def push_many(self, ids: Sequence[int]) -> str:
+        """Take several ids; give the text that is now certain."""
+        if self._pieces is None or self._starts or not self._tokenizer.ends_text:
+            return "".join([self.push(index) for index in ids])
+        pieces = self._pieces
+        return self._utf8.decode(b"".join([pieces[index] for index in ids]))
 
     def finish(self) -> str:
         """What was held back, with U+FFFD for a character that never became whole."""
@@ -422,4 +439,4 @@ class StreamDecoder:
 def decode_behind(tokenizer: AnyTokenizer, before: Iterable[int], tokens: Iterable[int]) -> str:
     """The text of tokens that follow others: so the first word keeps the space before it."""
     decoder = StreamDecoder(tokenizer, after=before)
-    return "".join(decoder.push(token) for token in tokens) + decoder.finish()
+    return decoder.push_many(list(tokens)) + decoder.finish()
