@@ -133,9 +133,15 @@ class Sampler:
 
     def __call__(self, logits: Tensor, how: Parameters, level: Level, allowed: Tensor | None = None) -> Tensor:
         """(5, M) numbers of logits (M, V): each row's token, 0, its log-probability under the model and as penalties
-        shape it, and the log of the sum of all, finite where the logits are. What is not `allowed` (M, V) is not chosen.
+        shape it, and the log of the sum of all, finite where the logits are. Chosen is what is `allowed` (M, V).
         """
-        if allowed is None and level <= Level.DRAWN and logits.is_cuda and len(self._barred) <= 16 and self._has_kernels:
+        if (
+            allowed is None
+            and level <= Level.DRAWN
+            and logits.is_cuda
+            and len(self._barred) <= 16
+            and self._has_kernels
+        ):
             from legato.nn.kernels.cuda import choice
 
             forbidden = choice.Forbidden(self._barred, self._kinds, how.min_tokens)
@@ -205,7 +211,9 @@ def _filtered(scaled: Tensor, how: Parameters) -> Tensor:
     """Logits (M, V), −∞ for what top-k, top-p and min-p leave out (`scores.filter_scores`)."""
     if scaled.is_cpu:  # where to ask costs nothing, and to sort the whole vocabulary much
         settings = zip(how.top_k.tolist(), how.top_p.tolist(), how.min_p.tolist(), strict=True)
-        rows = [min_p(top_p(top_k(row[None], k), p), share) for row, (k, p, share) in zip(scaled, settings, strict=True)]
+        rows = [
+            min_p(top_p(top_k(row[None], k), p), share) for row, (k, p, share) in zip(scaled, settings, strict=True)
+        ]
         return torch.cat(rows)
     values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
     places = torch.arange(values.shape[-1], device=values.device)
