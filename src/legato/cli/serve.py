@@ -47,7 +47,10 @@ def command(
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="The origin of a page elsewhere that may ask; may be repeated.")
     ] = None,
-    max_rows: Annotated[int, typer.Option(min=1, help="Texts that a model writes side by side.")] = 64,
+    max_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Texts that a model writes side by side. Default: 64 on a CPU, 256 on a GPU."),
+    ] = None,
     max_queue: Annotated[int, typer.Option(min=0, help="Texts that wait for it; more are refused with 429.")] = 256,
     max_tokens: Annotated[int, typer.Option(min=1, help="The longest text that may be asked for.")] = 4096,
     max_input_tokens: Annotated[

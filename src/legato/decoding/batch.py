@@ -72,6 +72,12 @@ class Batch:
 
     # ── what an engine asks for ───────────────────────────────────────────────────────────────────────
 
+    def prepare(self) -> None:
+        """Record steps before somebody waits for them."""
+        self._open()
+        assert self._runner is not None
+        self._runner.prepare()
+
     def has_room(self, call: Call) -> bool:
         return True  # who comes waits here
 
@@ -253,7 +259,7 @@ class Batch:
         """A runner for those that wait: with so many rows, and blocks for them, as memory allows."""
         setting = self.setting
         rows = setting.rows or min(MAX_ROWS, len(self._waiting))
-        needs = sorted(map(self._needed, self._waiting), reverse=True)
+        needs = sorted(map(self._needed, self._waiting), reverse=True) or [1]
         blocks = sum(needs[:rows])
         if setting.rows is not None:  # others will come
             blocks = max(blocks, rows * blocks_for(setting.capacity or self.model.max_length or BLOCK * needs[0]))

@@ -127,6 +127,14 @@ class Engine:
         self._waiting.append(call)
         return list(range(first, self._next))
 
+    def prepare(self) -> None:
+        """On a GPU, record the steps of a batch of `rows` before somebody waits for them."""
+        computed = recording_key(self.model)
+        able = self.rows is not None and self.prefixes is not None and getattr(self.model, "reads_rows", False)
+        if able and self.recorded and self.model.device.type == "cuda" and computed is not None:
+            batch = self._lanes[BLOCKS, computed] = Batch(self._setting, computed)
+            batch.prepare()
+
     def cancel(self, number: int) -> None:
         """A request goes no further, and nothing of it is kept, not even what a done one found."""
         for call in self._waiting:

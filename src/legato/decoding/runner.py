@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +53,15 @@ class Runner:
         self._copies = [self._log.cpu().pin_memory() for _ in range(2)] if self.device.type == "cuda" else []
         self._looks = 0
         self._adapters: AdapterRows | None = None  # of the last step
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Record the steps that most searches take, before somebody waits for them."""
+        rows = [1 << n for n in range((self.cache.rows - 1).bit_length() + 1)]
+        for count, level in product(reversed(rows), (Level.TAKEN, Level.DRAWN)):
+            for depth in (SHALLOW, 2 * SHALLOW, 4 * SHALLOW):
+                if depth <= self.cache.capacity:
+                    self._recorded_or_not((count, depth, level), partial(self._write, count, depth, level))
 
     @torch.no_grad()
     def write(

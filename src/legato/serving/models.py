@@ -23,7 +23,7 @@ from legato.registry import TASKS
 from legato.schema import to_json
 from legato.serving.app import Refusal, without_place
 from legato.serving.batcher import Batcher, Run
-from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS, Listener, QueueFull, Scheduler, TextRequest
+from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, Listener, QueueFull, Scheduler, TextRequest
 from legato.serving.transport.departures import Gone
 from legato.serving.transport.text_limits import TOKEN_BYTES, TOKEN_CHARACTERS, TextLimits, token_counts
 
@@ -70,7 +70,7 @@ class Served:
         name: str,
         model: Model,
         *,
-        rows: int = ROWS,
+        rows: int | None = None,
         queue: int = QUEUE,
         patience: float = PATIENCE,
         most_tokens: int = MOST_TOKENS,

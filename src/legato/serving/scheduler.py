@@ -27,11 +27,11 @@ from legato.model import Model
 from legato.serving.app import Refusal
 from legato.serving.transport.log import writer
 
-ROWS: Final = 64  # texts that are written side by side
+ROWS: Final = {"cpu": 64, "cuda": 256}  # texts that are written side by side, by device
 SPARE: Final = 4  # a group of requests leaves one of so many rows to others
 QUEUE: Final = 256  # texts that wait
 PATIENCE: Final = 600.0  # seconds from the moment that somebody asks
-CHUNK: Final = {"cpu": 128, "cuda": 2048}  # tokens of prompts that are read between two steps, by device
+CHUNK: Final = {"cpu": 128, "cuda": 4096}  # tokens of prompts that are read between two steps, by device
 ENDED: Final = 64  # requests whose ends say how fast others will
 LATEST: Final = 60.0  # seconds after which to come again, at most
 PREFIXES: Final = 512 << 20  # bytes of what was computed of prompts
@@ -120,13 +120,14 @@ class Scheduler:
         self,
         model: Model,
         *,
-        rows: int = ROWS,
+        rows: int | None = None,
         queue: int = QUEUE,
         patience: float = PATIENCE,
         prefix_bytes: int = PREFIXES,
     ) -> None:
         model.check_generates()
-        self.model, self.rows, self.queue, self.patience = model, rows, queue, patience
+        self.model, self.queue, self.patience = model, queue, patience
+        self.rows = rows or ROWS.get(model.device.type, ROWS["cpu"])
         self.prefixes = PrefixCache(prefix_bytes) if prefix_bytes else None
         self._engine = self._new_engine()
         self._changed = threading.Condition()
@@ -227,6 +228,7 @@ class Scheduler:
 
     def _run(self) -> None:
         try:
+            self._engine.prepare()
             while self._admitted():
                 begun = time.monotonic()
                 try:

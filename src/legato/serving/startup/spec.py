@@ -12,7 +12,7 @@ from legato.rag import open_index
 from legato.serving.adapters import AdapterPlace, with_adapters
 from legato.serving.indexes import ServedIndexes
 from legato.serving.models import MOST_TOKENS, Served, ServedModels
-from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS
+from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ServeSpec:
     device: str = "auto"
     dtype: str = "float32"
     quantize: str | None = None
-    rows: int = ROWS
+    rows: int | None = None
     queue: int = QUEUE
     patience: float = PATIENCE
     most_tokens: int = MOST_TOKENS
