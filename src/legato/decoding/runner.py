@@ -42,6 +42,7 @@ class Runner:
         self.tokens = torch.zeros(rows, dtype=torch.long, device=self.device)  # the last of each row, not read yet
         self._last = min(cache.capacity, model.max_length or cache.capacity) - 1
         self._counts = torch.arange(rows + 1, dtype=torch.int32, device=self.device)
+        self._logs = recorded  # else each step comes to the host as it is
         self._log = torch.zeros(2 * SYNC_EVERY, 5, rows, device=self.device)
         self._turn = torch.zeros(1, dtype=torch.long, device=self.device)
         self._made = 0
@@ -84,8 +85,12 @@ class Runner:
             depth *= 2
         depth = min(depth, self.cache.capacity)
         with adapter_rows(self._adapter_rows(adapters)):
-            if masks:
-                self._choose(rows, level, self._forward(rows, depth), self._allowed(rows, masks))
+            if masks or not self._logs:
+                logits = self._forward(rows, depth)
+                made = self._choose(rows, level, logits, self._allowed(rows, masks) if masks else None)
+                if not self._logs:
+                    on_host = made.unsqueeze(0).numpy()
+                    return lambda: on_host
             else:
                 step = self._recorded_or_not((rows, depth, level), partial(self._write, rows, depth, level))
                 for _ in range(steps):
@@ -251,8 +256,8 @@ class Runner:
         logits: Tensor = self.model.read_rows(self.tokens[:rows], reading, self.cache)
         return logits
 
-    def _choose(self, rows: int, level: Level, logits: Tensor, allowed: Tensor | None) -> None:
-        """Let each row choose its next token."""
+    def _choose(self, rows: int, level: Level, logits: Tensor, allowed: Tensor | None) -> Tensor:
+        """Let each row choose its next token; what the sampler has made."""
         lengths = self.cache.lengths[:rows]
         how = self.sampler.parameters.at(slice(0, rows))
         made = self.sampler(logits, how, level, allowed)
@@ -264,17 +269,19 @@ class Runner:
             advance_rows(made.contiguous(), self._log, self._turn, self.tokens, how.written, lengths, self._last)
         else:
             self._advance(made, how.written, lengths)
+        return made
 
     def _advance(self, made: Tensor, written: Tensor, lengths: Tensor) -> None:
         """Rows have chosen: write it down, and go on."""
         rows = len(lengths)
-        self._log[:, :, :rows].index_copy_(0, self._turn, made.unsqueeze(0))
+        if self._logs:
+            self._log[:, :, :rows].index_copy_(0, self._turn, made.unsqueeze(0))
+            self._turn.add_(1).remainder_(len(self._log))
         self.tokens[:rows] = made[0].long()
         alive = lengths > 0
         written.add_(alive)
         # A row that nobody has stays empty; one that has ended stays within the cache until the host has seen it.
         lengths.copy_((lengths + alive).clamp_(max=self._last))
-        self._turn.add_(1).remainder_(len(self._log))
 
 
 _WARNED: set[str] = set()

@@ -79,6 +79,9 @@ class Sampler:
             kinds[token] = kinds.get(token, 0) | NOT_FIRST
         kinds |= dict.fromkeys(suppress, NEVER)
         self._barred = torch.tensor(sorted(kinds), dtype=torch.long, device=device)  # (F,)
+        self._barred_by_case: dict[
+            tuple[bool, bool], Tensor
+        ] = {}  # by whether it is the first, and whether too early
         self._kinds = torch.tensor([kinds[token] for token in sorted(kinds)], dtype=torch.int32, device=device)
 
     def level(self, rows: Sequence[int]) -> Level:
@@ -173,13 +176,17 @@ class Sampler:
         """The same by the CPU's kernel, where it is one, and the same tokens are barred for all rows."""
         if not logits.is_cpu:
             return None
-        early, first = how.written < how.min_tokens, how.written == 0
-        if bool(early.any()) != bool(early.all()) or bool(first.any()) != bool(first.all()):
+        written = how.written.numpy()
+        early, first = written < how.min_tokens.numpy(), written == 0
+        if early.any() != early.all() or first.any() != first.all():
             return None
-        kinds = self._kinds
-        barred = (kinds == NEVER) | ((kinds & NOT_FIRST > 0) & first[0]) | ((kinds & NOT_BEFORE > 0) & early[0])
+        case = bool(first[0]), bool(early[0])
+        if case not in self._barred_by_case:
+            kinds = self._kinds
+            barred = (kinds == NEVER) | ((kinds & NOT_FIRST > 0) & case[0]) | ((kinds & NOT_BEFORE > 0) & case[1])
+            self._barred_by_case[case] = self._barred[barred]
         before = np.zeros((len(logits), 1), dtype=np.float32)
-        made = take_best(logits, before, self._barred[barred], self.normalised)
+        made = take_best(logits, before, self._barred_by_case[case], self.normalised)
         return None if made is None else torch.from_numpy(made[:, :, 0])
 
     @property
@@ -210,11 +217,12 @@ class Sampler:
 def _filtered(scaled: Tensor, how: Parameters) -> Tensor:
     """Logits (M, V), −∞ for what top-k, top-p and min-p leave out (`scores.filter_scores`)."""
     if scaled.is_cpu:  # where to ask costs nothing, and to sort the whole vocabulary much
-        settings = zip(how.top_k.tolist(), how.top_p.tolist(), how.min_p.tolist(), strict=True)
-        rows = [
-            min_p(top_p(top_k(row[None], k), p), share) for row, (k, p, share) in zip(scaled, settings, strict=True)
-        ]
-        return torch.cat(rows)
+        settings = list(zip(how.top_k.tolist(), how.top_p.tolist(), how.min_p.tolist(), strict=True))
+        left = torch.empty_like(scaled)
+        for k, p, share in set(settings):
+            rows = torch.tensor([setting == (k, p, share) for setting in settings])
+            left[rows] = min_p(top_p(top_k(scaled[rows], k), p), share)
+        return left
     values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
     places = torch.arange(values.shape[-1], device=values.device)
     most = torch.where(how.top_k > 0, how.top_k, values.shape[-1]).unsqueeze(-1)
