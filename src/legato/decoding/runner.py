@@ -87,9 +87,9 @@ class Runner:
         with adapter_rows(self._adapter_rows(adapters)):
             if masks or not self._logs:
                 logits = self._forward(rows, depth)
-                made = self._choose(rows, level, logits, self._allowed(rows, masks) if masks else None)
+                chosen = self._choose(rows, level, logits, self._allowed(rows, masks) if masks else None)
                 if not self._logs:
-                    on_host = made.unsqueeze(0).numpy()
+                    on_host = chosen.unsqueeze(0).numpy()
                     return lambda: on_host
             else:
                 step = self._recorded_or_not((rows, depth, level), partial(self._write, rows, depth, level))
