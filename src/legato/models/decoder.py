@@ -6,7 +6,7 @@ A decoder is one stack that looks back, and writes from left to right.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,11 @@ from legato.nn.block_cache import BLOCK, BlockPast, KVCache, PaddedReading, Read
 from legato.nn.capture import capturing, record
 from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
-from legato.nn.kernels.cuda.decoder import cuda_step, paged_step
+from legato.nn.kernels.cuda.decoder import cuda_step
+from legato.nn.kernels.cuda.decoder import paged_step as cuda_paged_step
 from legato.nn.kernels.decoder import decoder_step
-from legato.nn.kernels.description import describe
+from legato.nn.kernels.description import StackSpec, describe
+from legato.nn.kernels.paged_decoder import AT_ONCE, paged_step
 from legato.nn.kv_cache import CacheSlice, KeyValueCache, right_aligned
 from legato.nn.linear import pack, pack_layers, product_dtype
 from legato.nn.multihead import AttentionView, SourceStates
@@ -30,8 +32,6 @@ from legato.nn.readout import Readout, TokenEmbedding
 from legato.nn.slots import CacheSlots, Slots
 from legato.nn.state import Memory
 from legato.nn.transformer import Stack, places_in, start_normal
-
-AT_ONCE: Final = 1024  # tokens that the CPU kernels read together, which they have room for
 
 
 class CachedModel(SequenceModel):
@@ -52,12 +52,17 @@ class CachedModel(SequenceModel):
         own = any(getattr(type(self), name) is not getattr(CachedModel, name) for name in names)
         return None if own or not self.__dict__.keys().isdisjoint(names) else self.output
 
-    def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
-        spec, readout = describe(self.writer), self.direct_readout
+    def pack(self) -> StackSpec | None:
+        """Say that what is written meets the same weights many times; what the stack is made of, where that is known."""
+        spec = describe(self.writer)
         if spec is None:
             pack(self.writer, self.output)
         else:
             pack_layers((*spec.products, *spec.of_sources, self.output))
+        return spec
+
+    def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
+        spec, readout = self.pack(), self.direct_readout
         with torch.no_grad():
             state = self.writer.start(rows, capacity, limit=self.max_length, memory=memory)
             if spec is not None and readout is not None:
@@ -158,8 +163,13 @@ class DecoderModel(CachedModel):
         cache = KVCache(
             len(self.stack.layers), heads, shape.head_size, blocks=blocks, rows=rows, capacity=capacity, like=like
         )
-        cache.kernel = paged_step(self, cache)
+        self.choose_kernel(cache)
         return cache
+
+    def choose_kernel(self, cache: KVCache) -> None:
+        """Let what is fastest for the modules and weights as they are now read the rows of a cache."""
+        spec = self.pack()
+        cache.kernel = cuda_paged_step(self, cache) or paged_step(self, cache, spec)
 
     @property
     def block_bytes(self) -> int:
@@ -171,7 +181,7 @@ class DecoderModel(CachedModel):
     @torch.no_grad()
     def read_rows(self, tokens: Tensor, reading: Reading, cache: KVCache) -> Tensor:
         """Read the next tokens (N,) of some rows; logits (M, V) after the last of each row."""
-        if cache.kernel is not None and not capturing():
+        if cache.kernel is not None and not capturing() and cache.kernel.knows(bound_rows()):
             logits: Tensor = cache.kernel(tokens, reading, cache)
             return logits
         padded = PaddedReading.of(reading)

@@ -107,7 +107,7 @@ class KVCache:
         self.table = torch.zeros(rows, capacity, dtype=torch.int32, device=device)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)  # tokens that each row has; 0: nobody's row
         self.reserved = [0] * rows  # tokens of each row that have a slot
-        self.kernel: Any = None  # what takes a step on CUDA (kernels/cuda/paged_step.py)
+        self.kernel: Any = None  # what reads rows (kernels/paged_decoder.py, kernels/cuda/paged_step.py)
         self._slots = np.zeros((rows, capacity), dtype=np.int32)  # the table, as the host knows it
         self._fresh: list[tuple[int, int, int]] = []  # a row and its columns that the device does not know yet
         self._free = list(range(blocks, 0, -1))

@@ -27,10 +27,10 @@ class DecoderStep:
     """A stack and its readout, laid out for the kernels. It is of the weights as they were when it was made."""
 
     def __init__(self, kernels: c.Library, stack: Stack, spec: StackSpec, readout: Linear) -> None:
-        self._kernels = kernels
+        self.kernels = kernels
         # Translating is many rows: sentences, and beams of each. What goes on from a text alone is often one row.
         self._layout = StackLayout(stack, spec, readout, kernels if stack.layers[0].cross is not None else None)
-        self._stack = self._layout.structure
+        self.stack = self._layout.structure
         self.vocabulary = readout.vocabulary if isinstance(readout, Readout) else readout.out_features
         self.of = self._layout.of
 
@@ -44,14 +44,14 @@ class DecoderStep:
         """Logits (B, V) after new tokens (B, T, D), for which a cache has columns; `adapters` are the rows'."""
         (rows, tokens, _), threads = x.shape, torch.get_num_threads()
         x = x.contiguous()
-        room = x.new_empty(rows, self._stack.readout.rows)
+        room = x.new_empty(rows, self.stack.readout.rows)
         logits = room[:, : self.vocabulary]  # before the step, which leaves nothing in a cache
         step = c.Step(
             rows=rows * tokens,
             tokens=tokens,
             column=place.column,
             first=None if place.firsts is None else place.firsts.data_ptr(),
-            cache=_columns(place.keys_values),
+            cache=columns_of(place.keys_values),
             embedded=x.data_ptr(),
             logits=room.data_ptr(),
         )
@@ -59,17 +59,17 @@ class DecoderStep:
             cos, sin = (part.expand(rows, tokens, 1, -1).contiguous() for part in rotation)
             step.cos, step.sin = cos.data_ptr(), sin.data_ptr()
         if place.sources is not None and place.source_lengths is not None:
-            step.sources = _columns(place.sources)
+            step.sources = columns_of(place.sources)
             step.rows_of_source = rows * tokens // len(place.source_lengths)
             step.source_lengths = place.source_lengths.data_ptr()
         if adapters is not None:
             whose = adapters.numbers(rows, tokens)
             step.adapters = whose.data_ptr()
-        self._kernels.step(self._stack, step, threads)
+        self.kernels.step(self.stack, step, threads)
         return logits
 
 
-def _columns(store: Tensor) -> c.Columns:
+def columns_of(store: Tensor) -> c.Columns:
     """(L, 2, B, H, S, K), of which all but the last two dimensions may lie apart."""
     layer, two, row, head, *_ = store.stride()
     keys = store.data_ptr()

@@ -112,6 +112,8 @@ class Columns(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
+    """New tokens of the rows of a cache (cpu/stack.h)."""
+
     _fields_ = (
         ("rows", ctypes.c_int64),
         ("tokens", ctypes.c_int64),
@@ -123,9 +125,9 @@ class Step(ctypes.Structure):
         ("sources", Columns),
         ("rows_of_source", ctypes.c_int64),
         ("source_lengths", ctypes.c_void_p),
-        ("embedded", ctypes.c_void_p),
-        ("logits", ctypes.c_void_p),
-        ("adapters", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("embedded", "logits", "adapters")),
+        *((name, ctypes.c_void_p) for name in ("starts", "positions", "slots", "tables")),
+        *((name, ctypes.c_int64) for name in ("readers", "capacity", "from_token")),
     )
 
 

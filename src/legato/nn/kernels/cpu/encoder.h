@@ -222,7 +222,7 @@ class Encoding {
             const int64_t first = all.texts.starts[text], length = all.texts.starts[text + 1] - first;
             const float* query = all.qkv.get() + first * all.stride + head * size;
             const float* key = all.qkv.get() + first * all.stride + (all.stack.heads + head / serves) * size;
-            panels.lay_out(key, key + all.stack.kv_heads * size, all.stride, length);
+            panels.lay_out(key, key + all.stack.kv_heads * size, length, [&](int64_t s) { return s * all.stride; });
             panels.attend(query, all.stride, length, all.context.get() + first * all.heads + head * size, all.heads,
                           [&](int64_t) { return Seen{0, length}; });
         }

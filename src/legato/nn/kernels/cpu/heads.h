@@ -1,12 +1,8 @@
 // Attention of many queries of a head: its keys and values are laid out in panels, and met by some queries at a time.
 #pragma once
 
+#include "lookback.h"
 #include "products.h"
-
-// Which keys a query sees: those from `first` up to `last`.
-struct Seen {
-    int64_t first, last;
-};
 
 struct HeadPanels {
     static constexpr int64_t QUERIES = 32;  // at a time
@@ -25,20 +21,23 @@ struct HeadPanels {
         : size(size), keys(room), values(keys + whole(longest) * size), queries(values + whole(longest) * size),
           scores(queries + QUERIES * size) {}
 
-    void lay_out(const float* key, const float* value, int64_t stride, int64_t count) {
+    // So many keys and values, of which number s lies `at(s)`.
+    template <typename Where>
+    void lay_out(const float* key, const float* value, int64_t count, Where at) {
         length = count, padded = whole(count);
         for (int64_t panel = 0; panel < padded; panel += PANEL) {
             float* to = keys + panel * size;
             const int64_t there = std::min<int64_t>(PANEL, length - panel);
             if (there < PANEL) std::fill_n(to, PANEL * size, 0.f);
-            for (int64_t s = 0; s < there; s++)
-                for (int64_t i = 0; i < size; i++) to[i * PANEL + s] = key[(panel + s) * stride + i];
+            for (int64_t s = 0; s < there; s++) {
+                const float *from = key + at(panel + s), *beside = value + at(panel + s);
+                for (int64_t i = 0; i < size; i++) to[i * PANEL + s] = from[i];
+                for (int64_t i = 0; i < size; i += PANEL)
+                    std::copy_n(beside + i, PANEL, values + i * padded + (panel + s) * PANEL);
+            }
         }
-        for (int64_t panel = 0; panel < size; panel += PANEL) {
-            float* to = values + panel * padded;
-            for (int64_t s = 0; s < length; s++) std::copy_n(value + s * stride + panel, PANEL, to + s * PANEL);
-            std::fill_n(to + length * PANEL, (padded - length) * PANEL, 0.f);
-        }
+        for (int64_t i = 0; i < size; i += PANEL)
+            std::fill_n(values + i * padded + length * PANEL, (padded - length) * PANEL, 0.f);
     }
 
     // softmax(q Kᵀ / √size) V of `count` queries, of which number i sees `seen(i)`, no fewer than the one before.

@@ -30,15 +30,19 @@ struct Stack {
 };
 
 // Keys and values: of layer l, row b, head h and column s from `keys` + l · layer + b · row + h · head + s · head_width.
+// In blocks a block is a row of BLOCK columns.
 struct Columns {
     float* keys;
     float* values;
     int64_t layer, row, head;  // in floats
 };
 
-// New tokens of the rows of a cache, `tokens` of each, one behind the other.
+constexpr int64_t BLOCK = 16;  // slots of a block (nn/block_cache.py)
+
+// New tokens of the rows of a cache, one row's behind the other's. In columns `tokens` of each, from the same column on.
+// In blocks those of a `Reading` (nn/block_cache.py) from number `from` on, which may begin and end inside a row.
 struct Step {
-    int64_t rows, tokens, column;  // of all rows; the first token's column, in every row of the cache
+    int64_t rows, tokens, column;  // tokens of all rows, and of each; the first token's column, in every row of the cache
     const int32_t* first;          // the first column of each row of the cache; null: 0
     const float* cos;              // (rows, head_width), null without rotary positions
     const float* sin;
@@ -46,27 +50,19 @@ struct Step {
     int64_t rows_of_source;         // rows that look at one source
     const int32_t* source_lengths;  // (sources,)
     const float* embedded;          // (rows, width)
-    float* logits;                  // (rows / tokens, readout.rows), after the last token of each
+    float* logits;                  // (rows of the cache that end here, readout.rows), after the last token of each
     const int32_t* adapters;        // (rows,), whose each row is; null: nobody's
+    const int32_t* starts;          // (readers + 1,), of all tokens; null: in columns
+    const int64_t *positions, *slots;  // of all tokens
+    const int32_t* tables;          // (readers, capacity)
+    int64_t readers, capacity, from;
 };
 
 struct Workspace {
     Rows x, normed, context, units;
     float *qkv, *inner, *added, *scores, *low;
-    int64_t longest, ranks, seen;  // what a thread has room for in `scores`, a row in `low`; the columns of a cache
+    int64_t longest, ranks, seen;  // what a thread has room for in `scores`, a row in `low`; the most columns of a row
 };
-
-INLINE float dot(const float* a, const float* b, int64_t count) {
-    Floats total = all(0.f), other = all(0.f);
-    int64_t i = 0;
-    for (; i + 2 * WIDE <= count; i += 2 * WIDE) {
-        total += load(a + i) * load(b + i);
-        other += load(a + i + WIDE) * load(b + i + WIDE);
-    }
-    float value = sum(total + other);
-    for (; i < count; i++) value += a[i] * b[i];
-    return value;
-}
 
 static void normalise(const Norm& norm, const float* x, float* y, int64_t count) {
     float mean = 0, square = 0;
@@ -99,58 +95,5 @@ INLINE void rotate(float* x, const float* cos, const float* sin, int64_t width) 
         const float a = x[i], b = x[i + half];
         x[i] = a * cos[i] - b * sin[i];
         x[i + half] = b * cos[i + half] + a * sin[i + half];
-    }
-}
-
-// softmax(q Kᵀ / √width) V of one query over `count` columns.
-static void attend(
-    const float* query, const float* keys, const float* values, int64_t count, int64_t width, float* scores, float* to) {
-    const float scale = 1.f / std::sqrt((float)width);
-    constexpr int AT_ONCE = 8;
-    float most = -INFINITY;
-    int64_t s = 0;
-    for (; s + AT_ONCE <= count; s += AT_ONCE) {  // columns whose sums do not wait for one another
-        Floats total[AT_ONCE] = {};
-        int64_t i = 0;
-        for (; i + WIDE <= width; i += WIDE) {
-            const Floats some = load(query + i);
-            UNROLL for (int c = 0; c < AT_ONCE; c++) total[c] += some * load(keys + (s + c) * width + i);
-        }
-        UNROLL for (int c = 0; c < AT_ONCE; c++) {
-            scores[s + c] = scale * (sum(total[c]) + dot(query + i, keys + (s + c) * width + i, width - i));
-            most = scores[s + c] > most ? scores[s + c] : most;
-        }
-    }
-    for (; s < count; s++) {
-        scores[s] = scale * dot(query, keys + s * width, width);
-        most = scores[s] > most ? scores[s] : most;
-    }
-    Floats whole = all(0.f);
-    for (s = 0; s + WIDE <= count; s += WIDE) {
-        Floats weight = exponential(load(scores + s) - most);
-        whole += weight;
-        store(scores + s, weight);
-    }
-    float total = sum(whole);
-    for (; s < count; s++) total += scores[s] = std::exp(scores[s] - most);
-    const float inverse = 1.f / total;
-    int64_t i = 0;
-    for (; i + AT_ONCE * WIDE <= width; i += AT_ONCE * WIDE) {
-        Floats found[AT_ONCE] = {};
-        for (s = 0; s < count; s++) {
-            const float* value = values + s * width + i;
-            UNROLL for (int v = 0; v < AT_ONCE; v++) found[v] += load(value + v * WIDE) * scores[s];
-        }
-        UNROLL for (int v = 0; v < AT_ONCE; v++) store(to + i + v * WIDE, found[v] * inverse);
-    }
-    for (; i + WIDE <= width; i += WIDE) {
-        Floats found = all(0.f);
-        for (s = 0; s < count; s++) found += load(values + s * width + i) * scores[s];
-        store(to + i, found * inverse);
-    }
-    for (; i < width; i++) {
-        float found = 0;
-        for (s = 0; s < count; s++) found += values[s * width + i] * scores[s];
-        to[i] = found * inverse;
     }
 }

@@ -34,8 +34,13 @@ class Taking {
     // `act(first, last)` for all of `count` things, a multiple of `whole` at a time.
     template <typename Do>
     void each(int64_t count, int64_t whole, Do act) {
+        some_each(count, (count / omp_get_num_threads() / PIECES + whole) / whole * whole, act);
+    }
+
+    // `act(first, last)` for `some` of them at a time.
+    template <typename Do>
+    void some_each(int64_t count, int64_t some, Do act) {
         const int threads = omp_get_num_threads(), me = omp_get_thread_num();
-        const int64_t some = (count / threads / PIECES + whole) / whole * whole;
         for (int i = 0; i < threads; i++) {
             const int whose = (me + i) % threads;
             const int64_t begin = count * whose / threads, end = count * (whose + 1) / threads;

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from legato.nn.adapters.lora_by_row import AdapterRows
 from legato.nn.block_cache import KVCache, Reading, upload
 from legato.nn.kernels.cuda.paged_attention import Tiles, attend_prompts, attend_rows, tiles_of, write_heads
 from legato.nn.kernels.cuda.product import Product
@@ -68,6 +69,10 @@ class PagedStep:
         self.rotation: Rotation | None = None
         if stack.rotary is not None:
             self.rotation = Rotation(stack.rotary.cos.float().contiguous(), stack.rotary.sin.float().contiguous())
+
+    def knows(self, adapters: AdapterRows | None) -> bool:
+        """Whether it reads rows with such adapters."""
+        return adapters is None
 
     def __call__(self, tokens: Tensor, reading: Reading, cache: KVCache) -> Tensor:
         """Logits (M, V) after the last new token of each row."""
