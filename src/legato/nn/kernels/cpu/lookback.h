@@ -14,10 +14,10 @@ struct Seen {
 struct Straight {
     int64_t width;
 
-    // `act(where, s, count)` for each stretch of the tokens that are seen: its place in floats, its first token.
+    // `act(where, s, count)` for each stretch of the tokens that are seen, from number s on.
     template <typename Do>
-    inline __attribute__((always_inline)) void each(Seen seen, Do act) const {
-        act(seen.first * width, seen.first, seen.last - seen.first);
+    inline __attribute__((always_inline)) void each(const float* of, Seen seen, Do act) const {
+        act(of + seen.first * width, seen.first, seen.last - seen.first);
     }
 };
 
@@ -115,13 +115,13 @@ static void attend(
     const float* query, int64_t queries, int64_t width, const float* keys, const float* values, const Tokens& tokens,
     Seen seen, float* scores, int64_t room, float* to) {
     const float scale = 1.f / std::sqrt((float)width);
-    tokens.each(seen, [&](int64_t where, int64_t first, int64_t count) {
+    tokens.each(keys, seen, [&](const float* key, int64_t first, int64_t count) {
         for (int64_t q = 0; q < queries; q++) {
             float* own = scores + q * room + first - seen.first;
             int64_t s = 0;
             for (; s + KEYS <= count; s += KEYS)
-                meet<true>(query + q * width, keys + where + s * width, KEYS, width, scale, own + s);
-            if (s < count) meet<false>(query + q * width, keys + where + s * width, count - s, width, scale, own + s);
+                meet<true>(query + q * width, key + s * width, KEYS, width, scale, own + s);
+            if (s < count) meet<false>(query + q * width, key + s * width, count - s, width, scale, own + s);
         }
     });
     for (int64_t q = 0; q < queries; q++) {
@@ -130,9 +130,9 @@ static void attend(
         for (int64_t s = 0; s < seen.last - seen.first; s++) own[s] *= inverse;
     }
     std::fill_n(to, queries * width, 0.f);
-    tokens.each(seen, [&](int64_t where, int64_t first, int64_t count) {
+    tokens.each(values, seen, [&](const float* value, int64_t first, int64_t count) {
         for (int64_t q = 0; q < queries; q++) {
-            const float *own = scores + q * room + first - seen.first, *value = values + where;
+            const float* own = scores + q * room + first - seen.first;
             float* sums = to + q * width;
             int64_t i = 0;
             for (; i + 8 * WIDE <= width; i += 8 * WIDE) add_values<8>(value + i, count, width, own, sums + i);

@@ -34,13 +34,15 @@ struct RowTokens {
     // Where a token's are, of the first head and layer.
     int64_t operator()(int64_t place) const { return slots ? in_slot(slots[place]) : base + place * width; }
 
-    // `act(where, place, count)` for each stretch of the tokens that are seen.
+    // `act(where, place, count)` for each stretch of the tokens that are seen; the next one is asked for meanwhile.
     template <typename Do>
-    inline __attribute__((always_inline)) void each(Seen seen, Do act) const {
+    inline __attribute__((always_inline)) void each(const float* of, Seen seen, Do act) const {
         for (int64_t s = seen.first, count; s < seen.last; s += count) {
-            count = seen.last - s;
-            if (slots) count = std::min(count, stretch(s, count));
-            act((*this)(s), s, count);
+            count = slots ? stretch(s, seen.last - s) : seen.last - s;
+            if (s + count < seen.last)
+                for (int64_t i = 0; i < BLOCK * width; i += LINE / sizeof(float))
+                    __builtin_prefetch(of + (*this)(s + count) + i, 0, 3);
+            act(of + (*this)(s), s, count);
         }
     }
 
@@ -84,6 +86,9 @@ class NewTokens {
         if (pieces.size() == (size_t)step.rows) return pieces[token];
         return *(std::upper_bound(pieces.begin(), pieces.end(), token, [](int64_t t, const Piece& p) { return t < p.first; }) - 1);
     }
+
+    // The last token of the row that is number i among those that end: of the pieces only the last one may not.
+    int64_t last_of_ended(int64_t i) const { return pieces[i].first + pieces[i].count - 1; }
 
     // Where the key of a new token goes, of the first head and layer.
     int64_t place_of(const Piece& piece, int64_t token) const {

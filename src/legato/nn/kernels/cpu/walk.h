@@ -78,7 +78,8 @@ class Walk {
         });
         for (int32_t layer = 0; layer < stack.layers; layer++) {
             const Block& block = stack.blocks[layer];
-            self_attention(block, layer);
+            const bool last = layer + 1 == stack.layers;
+            self_attention(block, layer, last);
             if (stack.cross) {
                 after(block.attention_norm, block.cross_norm, block.query);
                 cross_attention(block, layer);
@@ -87,13 +88,10 @@ class Walk {
                 after(block.attention_norm, block.feedforward_norm, block.inner);
             }
             feed_forward(block);
-            const bool last = layer + 1 == stack.layers;
             after(block.feedforward_norm, last ? stack.norm : stack.blocks[layer + 1].attention_norm,
                   last ? stack.readout : stack.blocks[layer + 1].qkv);
         }
-        if (!tokens.ended) return;
-        if (tokens.ended < step.rows) keep_last(stack.readout);
-        product(stack.readout, last(), step.logits, stack.readout.rows, NONE);
+        product(stack.readout, input(), step.logits, stack.readout.rows, NONE);
     }
 
   private:
@@ -104,10 +102,11 @@ class Walk {
     Barrier& barrier;
     Taking (&takings)[2];  // of what is shared now, and of what is next
     int shared = 0;
+    int64_t rows = step.rows;  // that are read: all new tokens, in the last block those that logits are made of
 
     template <typename Do>
     void each_row(Do act) {
-        const Share mine = share_of(step.rows);
+        const Share mine = share_of(rows);
         for (int64_t row = mine.first; row < mine.last; row++) act(row);
         barrier.wait();
     }
@@ -128,13 +127,10 @@ class Walk {
         barrier.wait();
     }
 
-    // Whose a row is, of all tokens or of those that logits are made of.
-    const LowRank& adapter_of(const Matrix& w, int64_t row, int64_t count) const {
-        return w.adapters[step.adapters[count == step.rows ? row : last_of_ended(row)]];
-    }
+    // Which of the new tokens a row is.
+    int64_t token_of(int64_t row) const { return rows == step.rows ? row : tokens.last_of_ended(row); }
 
-    // The last token of the row that is number i among those that end: of the pieces only the last one may not.
-    int64_t last_of_ended(int64_t i) const { return tokens.pieces[i].first + tokens.pieces[i].count - 1; }
+    const LowRank& adapter_of(const Matrix& w, int64_t row) const { return w.adapters[step.adapters[token_of(row)]]; }
 
     // Of each row that has an adapter A x.
     void lower_rows(const Matrix& w, const Rows& x) {
@@ -142,7 +138,7 @@ class Walk {
         const Share mine = share_of(x.count * pieces);
         for (int64_t item = mine.first; item < mine.last; item++) {
             const int64_t row = item / pieces, rank = item % pieces * RANKS;
-            const LowRank& own = adapter_of(w, row, x.count);
+            const LowRank& own = adapter_of(w, row);
             if (rank < own.rank)
                 lower(own.down + rank * x.columns, x.floats + row * x.columns, x.columns, work.low + row * work.ranks + rank);
         }
@@ -153,25 +149,20 @@ class Walk {
     void raise_rows(
         const Matrix& w, int64_t count, float* y, int64_t stride, int32_t activation, int64_t first, int64_t last) {
         for (int64_t row = 0; row < count; row++)
-            raise_outputs(adapter_of(w, row, count), work.low + row * work.ranks, y + row * stride, first, last);
+            raise_outputs(adapter_of(w, row), work.low + row * work.ranks, y + row * stride, first, last);
         if (activation != NONE) activate(y + first, stride, count, last - first, activation);
     }
 
-    // The rows that logits are made of.
-    Rows last() {
-        Rows rows = input();
-        rows.count = tokens.ended;
-        return rows;
-    }
-
-    // The last token of each row of the cache to the place of that row.
-    void keep_last(const Matrix& reader) {
-        if (omp_get_thread_num() == 0) {
-            Rows rows = last();
-            for (int64_t row = 0; row < rows.count; row++)
-                std::copy_n(rows.floats + last_of_ended(row) * stack.width, stack.width, rows.floats + row * stack.width);
-            if (narrow(reader)) narrow_for(reader, rows, 0, rows.count * (stack.width / group_of(reader)));
-        }
+    // Only the rows go on that logits are made of.
+    void keep_ended() {
+        rows = tokens.ended;
+        if (omp_get_thread_num() == 0)
+            for (Rows* part : {&work.x, &work.normed, &work.context, &work.units}) {
+                part->count = rows;
+                if (part == &work.x || part == &work.context)
+                    for (int64_t row = 0; row < rows; row++)
+                        std::copy_n(part->floats + token_of(row) * part->columns, part->columns, part->floats + row * part->columns);
+            }
         barrier.wait();
     }
 
@@ -204,7 +195,7 @@ class Walk {
         });
     }
 
-    void self_attention(const Block& block, int32_t layer) {
+    void self_attention(const Block& block, int32_t layer, bool last) {
         product(block.qkv, input(), work.qkv, block.qkv.rows, NONE);
         if (tokens.together) {  // heads that share keys may be met by several threads
             const Share mine = share_of(step.rows * stack.kv_heads);
@@ -217,13 +208,19 @@ class Walk {
         next_taking().some_each(tokens.tasks, 1, [&](int64_t task, int64_t) {
             const Piece& piece = tokens.of_task(task);
             const int64_t head = task - piece.task;
-            if (tokens.in_panels(piece)) return look_back_together(block, layer, piece, head);
-            for (int64_t i = 0; i < piece.count; i++) {
-                if (!tokens.together) take_in(block, layer, piece, piece.first + i, head);
-                look_back(block, layer, piece, i, head);
+            if (!tokens.in_panels(piece)) {
+                for (int64_t i = 0; i < piece.count; i++) {
+                    if (!tokens.together) take_in(block, layer, piece, piece.first + i, head);
+                    if (!last || (piece.ends && i + 1 == piece.count)) look_back(block, layer, piece, i, head);
+                }
+            } else if (!last) {
+                look_back_together(block, layer, piece, head);
+            } else if (piece.ends && head < stack.kv_heads) {
+                look_back(block, layer, piece, piece.count - 1, head);
             }
         });
         barrier.wait();
+        if (last && tokens.ended < step.rows) keep_ended();
         leave(block.attention_output, work.context);
     }
 
@@ -278,9 +275,9 @@ class Walk {
         const int64_t size = stack.head_width, stride = stack.heads * size;
         product(block.query, input(), work.qkv, stride, NONE);
         float* scores = work.scores + omp_get_thread_num() * work.longest;
-        const Share mine = share_of(step.rows * stack.heads);
+        const Share mine = share_of(rows * stack.heads);
         for (int64_t item = mine.first; item < mine.last; item++) {
-            const int64_t row = item / stack.heads, head = item % stack.heads, source = row / step.rows_of_source;
+            const int64_t row = item / stack.heads, head = item % stack.heads, source = token_of(row) / step.rows_of_source;
             const int64_t at = layer * step.sources.layer + source * step.sources.row + head * step.sources.head;
             attend(work.qkv + row * stride + head * size, 1, size, step.sources.keys + at, step.sources.values + at,
                    Straight{size}, {0, step.source_lengths[source]}, scores, work.longest,
@@ -296,7 +293,7 @@ class Walk {
         product(block.inner, input(), inner, block.inner.rows, stack.gated ? NONE : stack.activation);
         if (stack.gated) {
             const int64_t pieces = (units + PANEL - 1) / PANEL;
-            const Share mine = share_of(step.rows * pieces);
+            const Share mine = share_of(rows * pieces);
             for (int64_t item = mine.first; item < mine.last; item++) {
                 const int64_t row = item / pieces, i = item % pieces * PANEL, count = std::min<int64_t>(PANEL, units - i);
                 const float* from = inner + row * 2 * units + i;
@@ -315,7 +312,7 @@ class Walk {
     // A sublayer's last product.
     void leave(const Matrix& w, Rows& x) {
         if (narrow(w)) {
-            const Share mine = share_of(step.rows * (x.columns / group_of(w)));
+            const Share mine = share_of(rows * (x.columns / group_of(w)));
             narrow_for(w, x, mine.first, mine.last);
             barrier.wait();
         }
