@@ -53,7 +53,7 @@ class CachedModel(SequenceModel):
         return None if own or not self.__dict__.keys().isdisjoint(names) else self.output
 
     def pack(self) -> StackSpec | None:
-        """Say that what is written meets the same weights many times; what the stack is made of, where that is known."""
+        """Say that what writes meets the same weights many times; what the stack is made of, where that is known."""
         spec = describe(self.writer)
         if spec is None:
             pack(self.writer, self.output)

@@ -1,7 +1,7 @@
 """The next tokens of rows through a decoder on a CPU, with a cache in blocks (`nn/block_cache.py`).
 
-It is what `DecoderModel.read_rows` does with the modules of a stack, its plain twin, in one call of the C++ library for
-each `AT_ONCE` tokens (`cpu/walk.h`): those of all rows stand one behind the other, so nothing is padded.
+It is what `DecoderModel.read_rows` does with the modules of a stack, its plain twin, in a call of the C++ library
+for each `AT_ONCE` tokens (`cpu/walk.h`): those of all rows stand one behind the other, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PagedStep:
 
 
 def paged_step(model: Any, cache: KVCache, spec: StackSpec | None) -> PagedStep | None:
-    """What reads rows of a cache in blocks on a CPU, with a stack of that kind; None where the plain modules do it."""
+    """What reads rows of a cache in blocks on a CPU, with such a stack; None where the plain modules do it."""
     readout = model.direct_readout
     if spec is None or readout is None or not cache.store.is_cpu or cache.store.dtype != torch.float32:
         return None
