@@ -105,10 +105,11 @@ def test_beams_move_multiply_and_leave(kind: str) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("width", [None, "int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lengths", [(5, 1), (9, 3, 21), (40, 16)])
+@pytest.mark.parametrize("lengths", [(5, 1), (9, 3, 21), (40, 29)])
 def test_prompts_are_read_as_by_the_modules(kind: str, width: str | None, lengths: tuple[int, ...]) -> None:
     """In parts of these lengths, with few tokens a query at a time and with many in panels; two rows of each."""
-    model = made(kind, heads=2, width=64, feedforward=96) if KINDS[kind]["name"] != "transformer" else made(kind)
+    wide = {} if KINDS[kind]["name"] == "transformer" else {"heads": 2, "width": 64, "feedforward": 96}
+    model = made(kind, length=80, **wide)
     if width is not None:
         quantize_layers(model, width)
     found = []

@@ -57,6 +57,8 @@ struct RowTokens {
     }
 };
 
+constexpr int64_t SHALLOW = 64;  // tokens of a row that are met one by one
+
 // All that a step reads.
 class NewTokens {
   public:
@@ -76,8 +78,10 @@ class NewTokens {
         }
     }
 
-    // Whether there are enough tokens for laying out the keys that they see.
-    bool in_panels(const Piece& piece) const { return piece.count >= 8 && stack.head_width % PANEL == 0; }
+    // Whether there are enough tokens, and enough keys that they see, for laying these out.
+    bool in_panels(const Piece& piece) const {
+        return piece.count >= 8 && piece.last() > SHALLOW && stack.head_width % PANEL == 0;
+    }
 
     const Piece& of_task(int64_t task) const {
         return *(std::upper_bound(pieces.begin(), pieces.end(), task, [](int64_t t, const Piece& p) { return t < p.task; }) - 1);
