@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from legato.decoding.draws import seeds_of
 from legato.decoding.frontier import Hypothesis, ranked
 from legato.decoding.requests import Call, Setting
-from legato.decoding.row import Row
+from legato.decoding.row import Row, masks_of, too_long
 from legato.decoding.runner import SYNC_EVERY, Chosen, Runner
 from legato.decoding.runners import blocks_for, runner_for
 from legato.folders.finite_scores import not_finite
@@ -92,6 +92,8 @@ class Batch:
                 continue
             self._calls[request] = call
             self._texts[request] = {}
+            if self.model.max_length is not None and len(prompt) > self.model.max_length:
+                raise too_long(len(prompt), self.model.max_length)
             for sample in range(samples):
                 self._waiting.append(self._row(call, number, prompt, sample))
 
@@ -136,6 +138,12 @@ class Batch:
         finished, self._finished = self._finished, {}
         return finished
 
+    def abandon(self, problem: BaseException) -> None:
+        """Drop all rows, and with them what is left of steps that a problem has broken off."""
+        self._unread.clear()
+        with suppress(type(problem)):
+            self._resources.__exit__(type(problem), problem, problem.__traceback__)
+
     def close(self) -> None:
         """Drop all rows; what they had is given back."""
         self._unread.clear()
@@ -150,7 +158,7 @@ class Batch:
             writing = [row for row in self._able() if self._reserve(row, self._length(row) + 1)]
             plan = self._plan(max(self.budget - len(writing), 1))
             if plan:
-                self._read([row for row in writing if row.place >= 0], plan)
+                self._read([row for row in writing if row.place >= 0 and row.read == len(row.tokens)], plan)
                 self._name_blocks()
                 self._look(self._ahead)
                 return
@@ -192,15 +200,7 @@ class Batch:
         if not entered:
             return
         assert self._runner is not None
-        self._runner.sampler.enter(
-            [row.place for row in entered],
-            [row.options for row in entered],
-            [row.seed for row in entered],
-            [row.launched for row in entered],
-        )
-        for row in entered:
-            if row.options.repetition_penalty != 1:
-                self._runner.sampler.see(row.place, row.tokens)
+        self._runner.sampler.enter(entered)
 
     def _part(self, row: Row, budget: int) -> int:
         """How many tokens a row reads now: it has slots for them."""
@@ -209,27 +209,33 @@ class Batch:
             return 0
         if row.read == 0:
             if tuple(row.tokens[:BLOCK]) in self._unnamed.values():
-                self._name_blocks()
+                self._name_blocks(whole=False)
             row.read = self._runner.cache.begin(row.place, row.tokens, row.adapter)
         count = min(budget, len(row.tokens) - row.read)
         if not self._runner.cache.reserve(row.place, row.read + count):
             return 0
         row.read += count
-        self._unnamed[row] = tuple(row.tokens[:BLOCK])
+        # In a step whose rows read one token each, nobody may read what another one writes in it.
+        self._unnamed[row] = tuple(row.tokens[:BLOCK]) if count > 1 else ()
         return count
 
-    def _name_blocks(self) -> None:
-        """Let others begin with what rows read; it takes time, so as a rule while the device reads."""
+    def _name_blocks(self, *, whole: bool = True) -> None:
+        """Let others begin with what rows read, or with what may be read in the same step.
+
+        It takes time, so as a rule it is done while the device reads.
+        """
         assert self._runner is not None
-        for row in self._unnamed:
-            if row.place >= 0:
-                self._runner.cache.name_blocks(row.place, row.tokens[: row.read], row.adapter)
-        self._unnamed.clear()
+        for row, beginning in list(self._unnamed.items()):
+            if whole or beginning:
+                del self._unnamed[row]
+                if row.place >= 0:
+                    self._runner.cache.name_blocks(row.place, row.tokens[: row.read], row.adapter)
 
     def _enters(self, row: Row) -> bool:
         """Let a row have a place, where there is one, and there are blocks for what it has to read."""
         alone = not any(self._rows)
-        if self._runner is not None and alone and self._needed(row) > self._runner.cache.blocks:
+        more = self.setting.rows is None and len(self._waiting) > self._limit
+        if self._runner is not None and alone and (more or self._needed(row) > self._runner.cache.blocks):
             self._resources.close()
             self._runner = None
         if self._runner is None:
@@ -239,11 +245,12 @@ class Batch:
         if None not in self._rows and len(self._rows) < self._limit:
             self._rows.append(None)
         promised = sum(
-            blocks_for(len(other.tokens) + 1) - blocks_for(cache.reserved[other.place])
+            max(blocks_for(len(other.tokens) + 1) - blocks_for(cache.reserved[other.place]), 0)
             for other in self._rows
             if other is not None and other.read < len(other.tokens)
         )
-        if None not in self._rows or blocks_for(len(row.tokens) + 1) + promised > cache.free:
+        needed = blocks_for(min(len(row.tokens) + 1, cache.capacity))
+        if None not in self._rows or needed + promised > cache.free:
             return False
         place = row.place = self._rows.index(None)
         self._rows[place] = row
@@ -251,9 +258,10 @@ class Batch:
         self._looks = 0
         return True
 
-    @staticmethod
-    def _needed(row: Row) -> int:
-        return blocks_for(len(row.tokens) - row.restarted + row.limit)
+    def _needed(self, row: Row) -> int:
+        """Blocks that a row takes at most."""
+        tokens = len(row.tokens) - row.restarted + row.limit
+        return blocks_for(min(tokens, self.model.max_length or tokens))
 
     def _open(self) -> None:
         """A runner for those that wait: with so many rows, and blocks for them, as memory allows."""
@@ -306,13 +314,22 @@ class Batch:
         if self._waiting and self.setting.chunk is not None:
             steps = min(steps, max(1, GATHER_STEPS - self._waited))
         steps = min(steps, max(row.left for row in rows))
+        capacity = self._runner.cache.capacity
+        if any(self._length(row) >= capacity for row in rows):
+            self._look(0)
+            rows = [row for row in rows if not row.done]
+            if any(self._length(row) >= capacity for row in rows):
+                raise too_long(capacity + 1, capacity)
+        steps = min([steps, *(capacity - self._length(row) for row in rows)])
         rows = [row for row in rows if self._reserve(row, self._length(row) + min(steps, row.left))]
         rows = [row for row in rows if row.place >= 0]
         if not rows:
             return True
         last = max(row.place for row in rows) + 1
         count = min(1 << (last - 1).bit_length(), self._runner.cache.rows) if self._ahead else last
-        deepest = max(self._length(row) for row in rows) + steps
+        # Those that have ended are in their places until the host has seen it, and the device goes on with them.
+        there = [row for row in self._rows if row is not None and row.read == len(row.tokens)]
+        deepest = max(self._length(row) + (steps if row.left else 3 * SYNC_EVERY) for row in there)
         level = self._runner.sampler.level([row.place for row in rows])
         masks = {rows[number].place: mask for number, mask in self._masks(rows).items()} if constrained else None
         adapters = [0 if row is None else row.adapter for row in self._rows[:count]]
@@ -329,15 +346,10 @@ class Batch:
 
         A row that may write nothing ends; it chooses with the others, and nobody looks at what.
         """
-        masks = {}
-        for number, row in enumerate(rows):
-            if row.constraint is None or (mask := row.allowed(self.model.vocabulary)) is None:
-                continue
-            if row.has_no_way_on(mask):
-                self._end(row, row.end())
-                self._stuck.append(row)
-            else:
-                masks[number] = mask
+        masks, stuck = masks_of(rows, self.model.vocabulary)
+        for row in stuck:
+            self._end(row, row.end())
+        self._stuck += stuck
         return masks
 
     def _able(self) -> list[Row]:
@@ -353,10 +365,11 @@ class Batch:
         """Slots for a row, if need be those of the newest one, which waits again."""
         assert self._runner is not None
         while row.place >= 0 and not self._runner.cache.reserve(row.place, tokens):
-            self._look(0)
+            if self._unread:
+                self._look(0)  # some may have ended
+                continue
             others = [other for other in self._rows if other is not None]
-            newest = max(others, key=lambda other: (other.request, other.sample))
-            self._restart(newest)
+            self._restart(max(others, key=lambda other: (other.request, other.sample)))
         return row.place >= 0 and not row.done
 
     def _restart(self, row: Row) -> None:
@@ -381,9 +394,10 @@ class Batch:
                 tokens, _, logprobs, gains, sums = made[:, :, column].T
                 before = len(row.written)
                 text = row.take(tokens.astype(np.int64), logprobs, gains)
-                if not np.isfinite(sums[: max(len(row.written) - before, 1)]).all():
-                    where = f" (prompt {row.request + 1}, token {before + 1})"
-                    raise not_finite(getattr(self.model, "model", self.model), where)
+                broken = np.flatnonzero(~np.isfinite(sums[: len(row.written) - before + 1]))
+                if len(broken):
+                    where = f" (prompt {row.request + 1}, token {before + int(broken[0]) + 1})"
+                    raise not_finite(self.model, where)
                 if text is not None:
                     ended.append(row)
                     self._end(row, text)

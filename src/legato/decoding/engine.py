@@ -157,8 +157,8 @@ class Engine:
                 self._found |= lane.finished()
                 if lane.idle and not (isinstance(lane, Batch) and self.prefixes is not None):
                     self._lanes.pop(key).close()  # a batch keeps what prompts began with
-        except BaseException:
-            self.close()
+        except BaseException as problem:
+            self._drop(problem)
             raise
         return bool(self._waiting) or not all(lane.idle for lane in self._lanes.values())
 
@@ -169,6 +169,13 @@ class Engine:
     def done(self) -> list[int]:
         """The numbers of requests that are done and were not taken yet."""
         return list(self._found)
+
+    def _drop(self, problem: BaseException) -> None:
+        """Something went wrong: nothing of a batch is kept for the next search."""
+        for lane in self._lanes.values():
+            if isinstance(lane, Batch):
+                lane.abandon(problem)
+        self.close()
 
     def close(self) -> None:
         """Drop all requests; what they had is given back."""

@@ -13,6 +13,7 @@ from legato.decoding.frontier import BROKEN, Allowed, Hypothesis, cut_at_stop
 from legato.decoding.options import SearchOptions
 from legato.decoding.requests import TextOf
 from legato.decoding.scores import normalise
+from legato.errors import LegatoError
 
 
 @dataclass(eq=False)
@@ -93,6 +94,23 @@ class Row:
         self.done = True
         score = normalise(float(self.score), len(self.logprobs), self.options.length_penalty)
         return Hypothesis(self.written, score, sum(self.logprobs), finished, self.logprobs)
+
+
+def masks_of(rows: Sequence[Row], vocabulary: int) -> tuple[dict[int, NDArray[np.bool_]], list[Row]]:
+    """What rows may write next (V,), by their number here, where that is not all; and rows that have no way on."""
+    masks, stuck = {}, []
+    for number, row in enumerate(rows):
+        if row.constraint is None or (mask := row.allowed(vocabulary)) is None:
+            continue
+        if row.has_no_way_on(mask):
+            stuck.append(row)
+        else:
+            masks[number] = mask
+    return masks, stuck
+
+
+def too_long(tokens: int, most: int) -> LegatoError:
+    return LegatoError(f"a sequence of {tokens} tokens is too long: this model goes up to {most}")
 
 
 def reaches_stop(tokens: Sequence[int], stops: tuple[str, ...], text_of: TextOf) -> bool:

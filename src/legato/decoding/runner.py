@@ -55,6 +55,13 @@ class Runner:
         self._looks = 0
         self._adapters: AdapterRows | None = None  # of the last step
 
+    def reset(self) -> None:
+        """Forget all rows."""
+        self.cache.forget()
+        self.cache.lengths.zero_()
+        self._turn.zero_()
+        self._made = 0
+
     @torch.no_grad()
     def prepare(self) -> None:
         """Record the steps that most searches take, before somebody waits for them."""
@@ -133,7 +140,8 @@ class Runner:
         numbers[:, : len(ids)] = ids, positions, owners
         ids_there, positions_there, owners_there = upload(numbers, device)[:, : len(ids)]
         writes = np.isin(np.arange(len(rows)), [number for number, _ in choosing])  # others have no length yet
-        places, lengths = upload(np.array([rows, np.where(writes, last, 0)], dtype=np.int64), device)
+        lengths_then = np.where(writes, np.minimum(last, self._last), 0)
+        places, lengths = upload(np.array([rows, lengths_then], dtype=np.int64), device)
         tokens = torch.where(ids_there < 0, self.tokens[owners_there], ids_there)
         slots = cache.table.view(-1)[owners_there * cache.capacity + positions_there]
         reading = Reading(

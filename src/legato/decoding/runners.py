@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -50,9 +51,9 @@ def runner_for(setting: Setting, computed: Hashable, rows: int, blocks: int, lea
     model = setting.model
     # With the model, which it refers to: what refers to itself alone is collected.
     kept: _Kept = model.__dict__.setdefault("_runners", _Kept())
-    weights = tuple(parameter.data_ptr() for parameter in model.parameters())
+    weights = tuple((part.data_ptr(), part.dtype) for part in chain(model.parameters(), model.buffers()))
     barred = tuple(setting.ends), tuple(setting.suppress), tuple(setting.suppress_first), setting.normalised
-    key = weights, computed, barred, setting.recorded
+    key = weights, computed, barred, setting.recorded, torch.is_autocast_enabled(model.device.type)
     rows = 1 << (rows - 1).bit_length()
     capacity = model.max_length or BLOCK << (least - 1).bit_length()
     runner = kept.take(key)
@@ -64,14 +65,18 @@ def runner_for(setting: Setting, computed: Hashable, rows: int, blocks: int, lea
         blocks = max(blocks, runner.cache.blocks)
         runner = None  # its memory is given back first
     if runner is None:
-        runner = _made(setting, rows, capacity, blocks, least)
-    try:
-        yield runner
-    finally:
-        runner.cache.forget()
-        runner.cache.lengths.zero_()
-        if setting.recorded:
-            kept.give(key, runner)
+        with torch.inference_mode(False):
+            runner = _made(setting, rows, capacity, blocks, least)
+    if runner.cache.blocks < min(least, blocks_for(capacity)):
+        there = runner.cache.blocks * model.block_bytes / 2**30
+        raise LegatoError(
+            f"a text of {least * BLOCK:,} tokens needs {least * model.block_bytes / 2**30:.1f} GiB of memory for its "
+            f"keys and values, and there are {there:.1f}; ask for fewer tokens"
+        )
+    yield runner  # after an exception it is not kept: what the device has done is not known
+    if setting.recorded:
+        runner.reset()
+        kept.give(key, runner)
 
 
 def _fits(cache: KVCache, rows: int, blocks: int, capacity: int) -> bool:
@@ -92,17 +97,12 @@ def most_blocks(model: Any, runner: Runner | None = None) -> int:
 
 def _made(setting: Setting, rows: int, capacity: int, blocks: int, least: int) -> Runner:
     model = setting.model
-    if blocks < min(least, blocks_for(capacity)):
-        raise LegatoError(
-            f"a text of {least * BLOCK:,} tokens needs {least * model.block_bytes / 2**30:.1f} GiB of memory for its "
-            f"keys and values, and there are {blocks * model.block_bytes / 2**30:.1f}; ask for fewer tokens"
-        )
     while True:
         try:
             cache = model.new_cache(blocks, rows, capacity)
             break
         except torch.OutOfMemoryError:
-            if blocks // 2 < least:
+            if blocks // 2 < max(least, 1):
                 raise
             torch.cuda.empty_cache()
             blocks //= 2

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from legato.decoding.draws import uniform
-from legato.decoding.options import SearchOptions
+from legato.decoding.row import Row
 from legato.decoding.row_settings import ALL, SMALLEST, Level, level_of
 from legato.decoding.scores import LARGE, best, min_p, repetition_penalty, top_k, top_p
 from legato.nn.block_cache import upload
@@ -88,10 +88,9 @@ class Sampler:
         """What the most demanding of some rows needs."""
         return Level(int(self.levels[list(rows)].max(initial=0)))
 
-    def enter(
-        self, rows: Sequence[int], options: Sequence[SearchOptions], seeds: Sequence[int], written: Sequence[int]
-    ) -> None:
-        """Rows begin, or go on where they were."""
+    def enter(self, rows: Sequence[Row]) -> None:
+        """Rows begin in their places, or go on where they were."""
+        options, places_there = [row.options for row in rows], [row.place for row in rows]
         floats = np.array(
             [
                 [
@@ -104,7 +103,13 @@ class Sampler:
             dtype=np.float32,
         )
         numbers = np.array(
-            [rows, [min(one.top_k, ALL) for one in options], [one.min_tokens for one in options], seeds, written],
+            [
+                places_there,
+                [min(one.top_k, ALL) for one in options],
+                [one.min_tokens for one in options],
+                [row.seed for row in rows],
+                [row.launched for row in rows],
+            ],
             dtype=np.int64,
         )
         temperature, top_p, min_p, penalty = upload(floats, self.device)
@@ -116,7 +121,10 @@ class Sampler:
             (mine.written, counts),
         ):  # fmt: skip
             part.index_copy_(0, places, new)
-        self.levels[list(rows)] = [level_of(one) for one in options]
+        self.levels[places_there] = [level_of(one) for one in options]
+        for row in rows:
+            if row.options.repetition_penalty != 1:
+                self.see(row.place, row.tokens)
 
     def see(self, row: int, tokens: Sequence[int]) -> None:
         """A row has these tokens, which a repetition penalty asks for."""

@@ -165,6 +165,7 @@ class KVCache:
         for row in range(self.rows):
             if self._blocks[row]:
                 self.leave(row)
+        self.store[:, :, 0] = 0  # where rows wrote that had ended, of weights that may not have been finite
         self._free += self._idle
         self._idle.clear()
         self._named.clear()
