@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 import legato
 from legato.model import Model
-from legato.serving import openai_routes
+from legato.serving import models as served_models
 from legato.serving.api import ApiOptions, make_api
 from legato.serving.models import Served, ServedModels
 from legato.serving.transport.bodies import MOST_VALUES, check_values
@@ -59,7 +59,7 @@ def test_others_are_answered_while_a_request_is_read(
     served: Served, model: Model, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, route, body = HELD[what]
-    owner: Any = openai_routes if name == "check_constraint" else Model
+    owner: Any = served_models if name == "check_constraint" else Model
     original, begun, released = getattr(owner, name), threading.Event(), threading.Event()
 
     def held(*given: Any, **more: Any) -> Any:
