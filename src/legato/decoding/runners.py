@@ -18,6 +18,7 @@ from legato.memory import available
 from legato.nn.block_cache import BLOCK, KVCache
 
 SHARE: Final = 0.85  # of the memory that is free, for blocks
+SERVED: Final = 0.5  # the same where requests come and go, as other models may
 
 
 def blocks_for(tokens: int) -> int:
@@ -57,7 +58,7 @@ def runner_for(setting: Setting, computed: Hashable, rows: int, blocks: int, lea
     rows = 1 << (rows - 1).bit_length()
     capacity = model.max_length or BLOCK << (least - 1).bit_length()
     runner = kept.take(key)
-    most = most_blocks(model, runner)
+    most = most_blocks(model, SHARE if setting.rows is None else SERVED, runner)
     blocks = min(1 << (blocks - 1).bit_length(), rows * blocks_for(capacity), most)
     if runner is not None and not _fits(runner.cache, rows, blocks, capacity):
         # As large as both calls want it, or calls by turns would make one after the other.
@@ -83,8 +84,8 @@ def _fits(cache: KVCache, rows: int, blocks: int, capacity: int) -> bool:
     return cache.rows >= rows and cache.blocks >= blocks and cache.capacity >= capacity
 
 
-def most_blocks(model: Any, runner: Runner | None = None) -> int:
-    """Blocks that there is memory for."""
+def most_blocks(model: Any, share: float, runner: Runner | None = None) -> int:
+    """Blocks that a share of the memory holds."""
     device = model.device
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
@@ -92,7 +93,7 @@ def most_blocks(model: Any, runner: Runner | None = None) -> int:
     else:
         free = available() or 1 << 40
     own = 0 if runner is None else runner.cache.store.nbytes
-    return int(SHARE * (free + own)) // model.block_bytes
+    return int(share * (free + own)) // model.block_bytes
 
 
 def _made(setting: Setting, rows: int, capacity: int, blocks: int, least: int) -> Runner:
