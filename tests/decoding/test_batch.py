@@ -64,6 +64,20 @@ def batch_of(engine: Engine) -> Batch:
     return batch
 
 
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each step read in which some row reads its prompt."""
+    counts: list[int] = []
+    reads = Runner.read
+
+    def watch(self: Runner, ids: Any, *more: Any) -> Any:
+        counts.append(len(ids))
+        return reads(self, ids, *more)
+
+    monkeypatch.setattr(Runner, "read", watch)
+    return counts
+
+
 def with_blocks(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(runners, "most_blocks", lambda *_: count)
 
@@ -167,10 +181,22 @@ def test_what_could_never_fit_is_refused_in_a_line(monkeypatch: pytest.MonkeyPat
         run_out(engine)
 
 
-def test_what_prompts_begin_with_is_read_once_and_is_in_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, read = MODELS["llama"], []
-    reads = Runner.read
-    monkeypatch.setattr(Runner, "read", lambda self, ids, *more: (read.append(len(ids)), reads(self, ids, *more))[1])
+@pytest.mark.parametrize("recorded", [True, None])
+def test_a_row_without_room_is_refused_though_others_read(recorded: bool | None) -> None:
+    model = MODELS["gpt2"]
+    engine = engine_of(model, recorded=recorded, rows=2, chunk=1)
+    engine.add([prompt_of(1, 60)], options(max_tokens=20, min_tokens=20))
+    for _ in range(70):
+        engine.step()
+        if any(row is not None and row.launched == 5 for row in batch_of(engine)._rows):
+            break
+    engine.add([prompt_of(2, 40)], options(max_tokens=2))
+    with pytest.raises(LegatoError, match="a sequence of 65 tokens is too long: this model goes up to 64"):
+        run_out(engine)
+
+
+def test_what_prompts_begin_with_is_read_once_and_is_in_memory_once(read: list[int]) -> None:
+    model = MODELS["llama"]
     engine, how = engine_of(model), options(max_tokens=4)
     beginning = prompt_of(1, 2 * BLOCK)
     prompts = [[*beginning, *range(1, 2 + number)] for number in range(4)]
@@ -183,10 +209,8 @@ def test_what_prompts_begin_with_is_read_once_and_is_in_memory_once(monkeypatch:
         assert_same(engine.take(number), alone(model, prompt, how))
 
 
-def test_a_dialogue_goes_on_from_what_was_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, read = MODELS["gpt2"], []
-    reads = Runner.read
-    monkeypatch.setattr(Runner, "read", lambda self, ids, *more: (read.append(len(ids)), reads(self, ids, *more))[1])
+def test_a_dialogue_goes_on_from_what_was_read_and_written(read: list[int]) -> None:
+    model = MODELS["gpt2"]
     engine, how = engine_of(model, prefixes=PrefixCache(1)), options(max_tokens=20, min_tokens=20)
     prompt = prompt_of(2, 20)
     [number] = engine.add([prompt], how)
@@ -211,10 +235,8 @@ def test_no_block_is_kept_of_who_has_left() -> None:
     assert cache.in_use == 0
 
 
-def test_newcomers_wait_for_one_another_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, read, told = MODELS["gpt2"], [], []
-    reads = Runner.read
-    monkeypatch.setattr(Runner, "read", lambda self, ids, *more: (read.append(len(ids)), reads(self, ids, *more))[1])
+def test_newcomers_wait_for_one_another_while_others_write(read: list[int]) -> None:
+    model, told = MODELS["gpt2"], []
     engine, how = engine_of(model, chunk=64), options(max_tokens=40, min_tokens=40)
     engine.add([[1, 2]], how, on_token=lambda row, token: told.append(token))
     engine.step()
@@ -228,10 +250,8 @@ def test_newcomers_wait_for_one_another_while_others_write(monkeypatch: pytest.M
     run_out(engine)
 
 
-def test_a_long_prompt_is_read_in_parts_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, read, told = MODELS["llama"], [], []
-    reads = Runner.read
-    monkeypatch.setattr(Runner, "read", lambda self, ids, *more: (read.append(len(ids)), reads(self, ids, *more))[1])
+def test_a_long_prompt_is_read_in_parts_while_others_write(read: list[int]) -> None:
+    model, told = MODELS["llama"], []
     engine, how = engine_of(model, chunk=6), options(max_tokens=30, min_tokens=30)
     engine.add([[1, 2]], how, on_token=lambda row, token: told.append(token))
     for _ in range(GATHER_STEPS + 1):
@@ -246,10 +266,8 @@ def test_a_long_prompt_is_read_in_parts_while_others_write(monkeypatch: pytest.M
     assert_same(engine.take(number), alone(model, prompt_of(3, 20), how))
 
 
-def test_who_goes_away_before_being_read_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, read = MODELS["gpt2"], []
-    reads = Runner.read
-    monkeypatch.setattr(Runner, "read", lambda self, ids, *more: (read.append(len(ids)), reads(self, ids, *more))[1])
+def test_who_goes_away_before_being_read_is_not_read(read: list[int]) -> None:
+    model = MODELS["gpt2"]
     engine, how = engine_of(model, chunk=6), options(max_tokens=20, min_tokens=20)
     [first] = engine.add([[1, 2]], how)
     engine.step()

@@ -168,10 +168,38 @@ def forbidden_of(chooser: Chooser) -> Any:
     """As `Chooser` gives it to the kernels."""
     from legato.nn.kernels.cuda.choice import Forbidden
 
-    if chooser.options.min_tokens == 0:
-        return Forbidden(chooser.forbidden[False, True].to(DEVICE))
-    ending = chooser._ending[False].to(DEVICE)
-    return Forbidden(chooser.forbidden[False, False].to(DEVICE), ending, chooser.options.min_tokens)
+    least = torch.tensor([chooser.options.min_tokens], dtype=torch.int32, device=DEVICE)
+    tokens, ending = chooser.forbidden[False, least.item() == 0], chooser._ending[False]
+    kinds = ending.int() * 2 if least.item() else torch.zeros(len(tokens), dtype=torch.int32)
+    return Forbidden(tokens.to(DEVICE), kinds.to(DEVICE), least)
+
+
+@needs_kernels
+def test_rows_that_have_chosen_go_on_as_the_runner_lets_them() -> None:
+    from legato.decoding.runner import Runner
+    from legato.nn.kernels.cuda.choice import advance_rows
+
+    made = torch.tensor([[4.0, 7, 2], [0, 0, 0], [-1, -2, -3], [-1, -2, -4], [9, 8, 7]])
+    lengths, written = torch.tensor([5, 0, 31]), torch.tensor([2, 0, 6])  # one that writes, nobody, one at its end
+    plain: Any = object.__new__(Runner)
+    plain._logs, plain._last, plain._log = True, 31, torch.zeros(4, 5, 8)
+    plain._turn, plain.tokens = torch.tensor([3]), torch.zeros(8, dtype=torch.long)
+    ours = [part.clone().to(DEVICE) for part in (plain._log, plain._turn, plain.tokens, written, lengths)]
+    plain._advance(made, written, lengths)
+    advance_rows(made.to(DEVICE), *ours, 31)
+    for mine, its in zip(ours, (plain._log, plain._turn, plain.tokens, written, lengths), strict=True):
+        assert torch.equal(mine.cpu(), its)
+
+
+@needs_kernels
+def test_gates_are_what_the_modules_make_of_them() -> None:
+    from legato.nn.kernels.cuda import product_kernels
+
+    torch.manual_seed(0)
+    y, out = torch.randn(3, 2 * 40, device=DEVICE), torch.empty(3, 40, device=DEVICE)
+    product_kernels.gate[(3, 2)](y, out, 40, ACTIVATION=5, BLOCK=32, PDL=False)
+    gate, up = y.chunk(2, dim=-1)
+    torch.testing.assert_close(out, torch.nn.functional.silu(gate) * up)
 
 
 # What may not be written: ends, what is suppressed, and how many tokens come before an end.

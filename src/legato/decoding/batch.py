@@ -33,9 +33,7 @@ from legato.nn.block_cache import BLOCK
 
 BUDGET: Final = 16_384  # tokens that a step reads, where the engine does not say
 MAX_ROWS: Final = 256  # that write side by side, where the engine does not say
-GATHER_STEPS: Final = (
-    8  # for which newcomers wait for one another while others write, where prompts are read in parts
-)
+GATHER_STEPS: Final = 8  # for which newcomers wait for one another while others write
 
 
 class Unread(NamedTuple):
@@ -128,11 +126,6 @@ class Batch:
     def idle(self) -> bool:
         return not self._waiting and not any(self._rows)
 
-    @property
-    def alive(self) -> int:
-        """Rows that read or write."""
-        return sum(row is not None for row in self._rows)
-
     def finished(self) -> dict[int, list[Hypothesis]]:
         """Requests that are done; they are given once."""
         finished, self._finished = self._finished, {}
@@ -154,6 +147,7 @@ class Batch:
         """Let rows read or write on, and look at what was chosen before."""
         if any(row is not None and row.constraint is not None for row in self._rows):
             self._look(0)  # what may follow depends on what was chosen
+        self._check_capacity()
         if self._reads():
             writing = [row for row in self._able() if self._reserve(row, self._length(row) + 1)]
             plan = self._plan(max(self.budget - len(writing), 1))
@@ -163,6 +157,15 @@ class Batch:
                 self._look(self._ahead)
                 return
         self._look(self._ahead if self._write() else 0)
+
+    def _check_capacity(self) -> None:
+        """Refuse a row that has no room for another token and has not ended."""
+        for row in self._able():
+            assert self._runner is not None
+            if self._length(row) >= self._runner.cache.capacity and not row.done:
+                self._look(0)
+                if not row.done:
+                    raise too_long(self._length(row) + 1, self._runner.cache.capacity)
 
     # ── the plan ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -314,13 +317,7 @@ class Batch:
         if self._waiting and self.setting.chunk is not None:
             steps = min(steps, max(1, GATHER_STEPS - self._waited))
         steps = min(steps, max(row.left for row in rows))
-        capacity = self._runner.cache.capacity
-        if any(self._length(row) >= capacity for row in rows):
-            self._look(0)
-            rows = [row for row in rows if not row.done]
-            if any(self._length(row) >= capacity for row in rows):
-                raise too_long(capacity + 1, capacity)
-        steps = min([steps, *(capacity - self._length(row) for row in rows)])
+        steps = min([steps, *(self._runner.cache.capacity - self._length(row) for row in rows)])
         rows = [row for row in rows if self._reserve(row, self._length(row) + min(steps, row.left))]
         rows = [row for row in rows if row.place >= 0]
         if not rows:

@@ -82,13 +82,17 @@ class RowSettings:
         """Logits (G, V) at each row's temperature, −∞ for what its filters leave out (`scores.filter_scores`)."""
         divisor = self.temperature.masked_fill(self.temperature == 0, 1.0)
         scaled = (logits - logits.amax(-1, keepdim=True)) / divisor.unsqueeze(-1)
-        values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
-        places = torch.arange(values.shape[-1], device=values.device)
-        most = torch.where(self.top_k > 0, self.top_k, values.shape[-1]).unsqueeze(-1)
-        values = values.masked_fill(places >= most, -torch.inf)
-        before = values.softmax(-1).cumsum(-1).roll(1, -1)  # (G, V), the mass of all that are more probable
-        before[:, 0] = 0
-        top_p = self.top_p.unsqueeze(-1)
-        left = (before < top_p) | (top_p >= 1)
-        left &= values >= values[:, :1] + self.min_p.log().unsqueeze(-1)
-        return torch.empty_like(values).scatter_(-1, tokens, values.masked_fill(~left, -torch.inf))
+        return filtered_by_row(scaled, self.top_k, self.top_p, self.min_p)
+
+
+def filtered_by_row(scaled: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Scaled logits (G, V), −∞ for what each row's filters (G,) leave out; the largest of a row is 0."""
+    values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
+    places = torch.arange(values.shape[-1], device=values.device)
+    most = torch.where(top_k > 0, top_k, values.shape[-1]).unsqueeze(-1)
+    values = values.masked_fill(places >= most, -torch.inf)
+    before = values.softmax(-1).cumsum(-1).roll(1, -1)  # (G, V), the mass of all that are more probable
+    before[:, 0] = 0
+    mass = top_p.unsqueeze(-1)
+    left = ((before < mass) | (mass >= 1)) & (values >= values[:, :1] + min_p.log().unsqueeze(-1))
+    return torch.empty_like(values).scatter_(-1, tokens, values.masked_fill(~left, -torch.inf))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from legato.decoding.draws import uniform
 from legato.decoding.row import Row
-from legato.decoding.row_settings import ALL, SMALLEST, Level, level_of
+from legato.decoding.row_settings import ALL, SMALLEST, Level, filtered_by_row, level_of
 from legato.decoding.scores import LARGE, best, min_p, repetition_penalty, top_k, top_p
 from legato.nn.block_cache import upload
 from legato.nn.kernels.choice import take_best
@@ -231,12 +231,4 @@ def _filtered(scaled: Tensor, how: Parameters) -> Tensor:
             rows = torch.tensor([setting == (k, p, share) for setting in settings])
             left[rows] = min_p(top_p(top_k(scaled[rows], k), p), share)
         return left
-    values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
-    places = torch.arange(values.shape[-1], device=values.device)
-    most = torch.where(how.top_k > 0, how.top_k, values.shape[-1]).unsqueeze(-1)
-    values = values.masked_fill(places >= most, -torch.inf)
-    before = values.softmax(-1).cumsum(-1).roll(1, -1)  # (M, V), the mass of all that are more probable
-    before[:, 0] = 0
-    mass = how.top_p.unsqueeze(-1)
-    left = ((before < mass) | (mass >= 1)) & (values >= values[:, :1] + how.min_p.log().unsqueeze(-1))
-    return torch.empty_like(values).scatter_(-1, tokens, values.masked_fill(~left, -torch.inf))
+    return filtered_by_row(scaled, how.top_k, how.top_p, how.min_p)

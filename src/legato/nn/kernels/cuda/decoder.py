@@ -15,7 +15,7 @@ def cuda_step(model: Any, slots: Any) -> Any:
         return None
     from legato.nn.kernels.cuda.step import CudaStep, suits
 
-    return CudaStep(model, slots) if suits(model, slots) else None
+    return CudaStep(model, slots) if suits(model, slots.store.dtype) else None
 
 
 def paged_step(model: Any, cache: Any) -> Any:
@@ -23,6 +23,7 @@ def paged_step(model: Any, cache: Any) -> Any:
     on = cache.store.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
     if not on or not has_kernels():
         return None
-    from legato.nn.kernels.cuda.paged_step import PagedStep, suits
+    from legato.nn.kernels.cuda.paged_step import PagedStep
+    from legato.nn.kernels.cuda.step import suits
 
-    return PagedStep(model) if suits(model, cache) else None
+    return PagedStep(model) if suits(model, cache.store.dtype) else None

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from legato.nn.adapters.lora_by_row import AdapterRows
 from legato.nn.block_cache import KVCache, Reading, upload
 from legato.nn.kernels.cuda.paged_attention import Tiles, attend_prompts, attend_rows, tiles_of, write_heads
 from legato.nn.kernels.cuda.product import Product
-from legato.nn.kernels.cuda.step import NUMBERS, Norm, plain_products
-from legato.nn.kernels.description import describe, is_stock
+from legato.nn.kernels.cuda.step import NUMBERS, Norm
 from legato.nn.positions import Rotation
 
 
@@ -126,17 +124,3 @@ class PagedStep:
 def _last(x: Tensor, reading: Reading) -> Tensor:
     """Of (N, D) the last token of each row, (M, D)."""
     return x if reading.longest == 1 else x.index_select(0, reading.starts[1:] - 1)
-
-
-def suits(model: Any, cache: KVCache) -> bool:
-    """Whether the kernels know all that a step of the model does."""
-    stack, readout = model.writer, model.direct_readout
-    if stack.training or readout is None or not is_stock(readout) or stack.shape.activation not in NUMBERS:
-        return False
-    if cache.store.dtype not in (torch.float32, torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cuda"):
-        return False
-    spec = describe(stack)
-    # The kernel has one ε for the norms of queries and of keys.
-    if spec is None or any(a.eps != b.eps for a, b in zip(spec.head_norms[::2], spec.head_norms[1::2], strict=True)):
-        return False
-    return plain_products((*spec.products, readout), cache.store.dtype)

@@ -7,7 +7,6 @@ without adapters. Matrices are read where they lie.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -175,26 +174,24 @@ class CudaStep:
         return self.readout(x if self.norm is None else self.norm(x, None)[1])
 
 
-def suits(model: Any, slots: Slots) -> bool:
-    """Whether the kernels know all that a step of the model does, when its slots are made."""
+def suits(model: Any, dtype: torch.dtype) -> bool:
+    """Whether the kernels know all that a step of the model does, with keys and values in that dtype."""
     stack, readout = model.writer, model.direct_readout
     if stack.training or readout is None or not is_stock(readout) or stack.shape.activation not in NUMBERS:
         return False
-    if slots.store.dtype not in (torch.float32, torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cuda"):
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cuda"):
         return False
     spec = describe(stack)
     # The kernel has one ε for the norms of queries and of keys.
     if spec is None or any(a.eps != b.eps for a, b in zip(spec.head_norms[::2], spec.head_norms[1::2], strict=True)):
         return False
-    return plain_products((*spec.products, readout), slots.store.dtype)
+    return all(_plain(layer, dtype) for layer in (*spec.products, readout))
 
 
-def plain_products(layers: Iterable[Any], dtype: torch.dtype) -> bool:
-    """Whether layers have no adapter, and inputs in whole groups."""
-    return all(isinstance(layer, Linear) and not layer.adapted and _fits(layer, dtype) for layer in layers)
-
-
-def _fits(layer: Linear, dtype: torch.dtype) -> bool:
+def _plain(layer: nn.Module, dtype: torch.dtype) -> bool:
+    """No adapter, inputs in whole groups."""
+    if not isinstance(layer, Linear) or layer.adapted:
+        return False
     if isinstance(layer, QuantizedLinear):
         return layer.in_features % GROUP == 0
     return layer.weight.dtype == dtype
